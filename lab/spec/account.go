@@ -50,7 +50,7 @@ func quotas(p *problems, q Quotas) cloud.Quotas {
 	}
 	return cloud.Quotas{
 		RoutesPerTable: q.RoutesPerTable, RulesPerGroup: q.RulesPerGroup,
-		GroupsPerInterface: q.GroupsPerInterface, Interfaces: q.Interfaces,
+		GroupsPerInterface: q.GroupsPerInterface, Interfaces: q.Interfaces, TrunkCalls: q.TrunkCalls,
 	}
 }
 

@@ -206,6 +206,10 @@ type Quotas struct {
 	RulesPerGroup      int `json:"rulesPerGroup,omitempty"`
 	GroupsPerInterface int `json:"groupsPerInterface,omitempty"`
 	Interfaces         int `json:"interfaces,omitempty"`
+	// TrunkCalls: AWS allows the account AssociateTrunkInterface, DisassociateTrunkInterface
+	// and DescribeTrunkInterfaceAssociations, which it refuses to ordinary accounts with
+	// OperationNotPermitted.
+	TrunkCalls bool `json:"trunkCalls,omitempty"`
 }
 
 // KubernetesVersion is the release lab/kube is built from.

@@ -42,6 +42,9 @@ const (
 	// KindPermission is a network interface permission, which cannot be tagged. How EC2
 	// spells its errors is not known.
 	KindPermission Kind = "network-interface-permission"
+	// KindTrunkAssociation is the association of a branch with a trunk, which is no resource
+	// of its own.
+	KindTrunkAssociation Kind = "trunk-interface-association"
 )
 
 // words are the stem of the error codes, the noun and the id prefix EC2 uses for a
@@ -72,6 +75,8 @@ func (k Kind) words() (code, noun, prefix string) {
 		return "InvalidSubnetCidrReservationID", "subnet CIDR reservation ID", "scr-"
 	case KindPermission:
 		return "InvalidNetworkInterfacePermissionID", "network interface permission ID", "eni-perm-"
+	case KindTrunkAssociation:
+		return "InvalidAssociationID", "association ID", "trunk-assoc-"
 	default:
 		return "InvalidID", "ID", ""
 	}

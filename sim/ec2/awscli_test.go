@@ -3,6 +3,7 @@ package ec2_test
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -36,7 +37,7 @@ func TestDebianAWSCLIOutputMatchesTheGoldens(t *testing.T) {
 	for _, command := range []string{
 		"describe-network-interfaces", "describe-instances", "describe-subnets",
 		"describe-security-groups", "describe-route-tables", "describe-addresses", "describe-network-interface-permissions",
-		"describe-instance-status", "describe-regions", "describe-internet-gateways",
+		"describe-instance-status", "describe-regions", "describe-internet-gateways", "describe-trunk-interface-associations",
 	} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
@@ -74,6 +75,30 @@ func furnish(t *testing.T, c *cloud.Cloud) {
 	}
 	furnishGroup(t, c, s.GroupNamed("control-plane").ID)
 	furnishAddresses(t, c, made.ID)
+	furnishTrunk(t, c)
+}
+
+// furnishTrunk adds a trunk and a branch as AWS's VPC resource controller makes them.
+func furnishTrunk(t *testing.T, c *cloud.Cloud) {
+	t.Helper()
+	s := c.State()
+	n := s.InstanceNamed("node1")
+	owned := cloud.Tags{"eks:eni:owner": "eks-vpc-resource-controller", "kubernetes.io/cluster/trunkline-lab": "owned"}
+	trunk := ok[*cloud.Interface](t)(c.CreateInterface(cloud.NewInterface{
+		Subnet: n.Subnet, Type: vpc.TypeTrunk, Description: "aws-k8s-trunk-eni", Groups: s.Primary(n.ID).Groups,
+		Requester: "895095153028", Tags: owned,
+	}))
+	attachment := ok[*cloud.Attachment](t)(c.Interface(trunk.ID).Attach(n.ID, 3, 0))
+	if err := c.Interface(trunk.ID).SetDeleteOnTermination(attachment.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	tags := maps.Clone(owned)
+	tags["vpcresources.k8s.aws/vlan-id"], tags["vpcresources.k8s.aws/trunk-eni-id"] = "1", string(trunk.ID)
+	branch := ok[*cloud.Interface](t)(c.CreateInterface(cloud.NewInterface{
+		Subnet: n.Subnet, Description: "aws-k8s-branch-eni", Groups: []vpc.SecurityGroupID{s.GroupNamed("default").ID},
+		Requester: "895095153028", Tags: tags,
+	}))
+	ok[*cloud.Interface](t)(c.Interface(trunk.ID).AssociateBranch(branch.ID, 1))
 }
 
 // furnishAddresses adds elastic addresses, one of them of a secondary private address, a

@@ -35,7 +35,7 @@ func Service(c *cloud.Cloud) query.Service {
 			a.interfaceActions(), a.attachmentActions(), a.addressActions(), a.tagActions(),
 			a.networkActions(), a.groupActions(), a.routeActions(), a.instanceActions(),
 			permissionAPI{a}.actions(), groupAPI{a}.actions(), elasticAPI{a}.actions(), instanceAPI{a}.actions(), placeActions(),
-			subnetAPI{a}.actions(), tableAPI{a}.actions(), vpcAPI{a}.actions(), reservationAPI{a}.actions(),
+			subnetAPI{a}.actions(), tableAPI{a}.actions(), vpcAPI{a}.actions(), reservationAPI{a}.actions(), trunkAPI{a}.actions(),
 		),
 	}
 }

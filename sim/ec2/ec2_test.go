@@ -338,6 +338,7 @@ func TestEveryActionIsRefusedWithoutPermission(t *testing.T) {
 			"GroupName": aws.String("n"), "Description": aws.String("d"), "VpcId": vpcOf(a), "Attribute": types.VpcAttributeNameEnableDnsSupport,
 			"AllocationId": aws.String("eipalloc-00000000000000000"), "AssociationId": aws.String("rtbassoc-00000000000000000"),
 			"Cidr": aws.String("10.0.0.0/28"), "ReservationType": types.SubnetCidrReservationTypePrefix, "SubnetCidrReservationId": aws.String("scr-00000000000000000"),
+			"TrunkInterfaceId": &eni, "BranchInterfaceId": &eni,
 			"Resources": []string{eni}, "Tags": []types.Tag{{Key: aws.String("k")}}, "DestinationCidrBlock": aws.String("10.9.0.0/16"),
 		} {
 			if f := input.Elem().FieldByName(name); f.IsValid() {
@@ -348,7 +349,7 @@ func TestEveryActionIsRefusedWithoutPermission(t *testing.T) {
 		want(t, err, "UnauthorizedOperation", "")
 		on := " on resource: "
 		withoutResource := strings.HasPrefix(action.Name, "Describe") && action.Name != "DescribeVpcAttribute"
-		if withoutResource || action.Name == "GetSubnetCidrReservations" || action.Name == "DeleteNetworkInterfacePermission" {
+		if withoutResource || strings.HasSuffix(action.Name, "sociateTrunkInterface") || action.Name == "GetSubnetCidrReservations" || action.Name == "DeleteNetworkInterfacePermission" {
 			on = " because "
 		}
 		if !strings.Contains(err.Error(), "perform: ec2:"+action.Name+on) {

@@ -26,6 +26,7 @@ func ClaimedFilters(s *cloud.State) map[string][]string {
 		"DescribeInstanceTopology":            sortedKeys(topologyAttributes()),
 		"DescribeRegions":                     sortedKeys(regionAttributes()),
 		"DescribeInternetGateways":            sortedKeys(gatewayAttributes()),
+		"DescribeTrunkInterfaceAssociations":  sortedKeys(trunkAttributes()),
 		"GetSubnetCidrReservations":           sortedKeys(reservationAttributes("")),
 	}
 }

@@ -160,6 +160,9 @@ func documentedFilters() map[string]filtered {
 			"attachment.state": "Attachments.State", "attachment.vpc-id": "Attachments.VpcId", "internet-gateway-id": "InternetGatewayId",
 			"owner-id": "OwnerId",
 		}},
+		"DescribeTrunkInterfaceAssociations": {"InterfaceAssociations", map[string]string{
+			"gre-key": "GreKey", "interface-protocol": "InterfaceProtocol",
+		}},
 		"GetSubnetCidrReservations": {"SubnetIpv4CidrReservations", map[string]string{
 			"reservationType": "ReservationType", "subnet-id": "SubnetId",
 		}},

@@ -109,6 +109,11 @@ func refusedTable() []refused {
 			reason:     "AWS's reference documents it as not supported",
 		},
 		{
+			actions:    "AssociateTrunkInterface",
+			parameters: "GreKey",
+			reason:     "the fabric carries branches by VLAN only",
+		},
+		{
 			actions:    "AllocateAddress",
 			parameters: "Address",
 			reason:     "released addresses cannot be recovered",

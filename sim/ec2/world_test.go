@@ -22,7 +22,7 @@ import (
 func seeded() cloud.Spec {
 	prefix := netip.MustParsePrefix
 	return cloud.Spec{
-		Region: "us-west-2", Account: "111122223333", Seed: 1,
+		Region: "us-west-2", Account: "111122223333", Seed: 1, Quotas: cloud.Quotas{TrunkCalls: true},
 		VPC: cloud.VPCSpec{
 			Name: "lab", CIDRs: []netip.Prefix{prefix("10.0.0.0/16")}, CIDR6: prefix("2600:1f14:abc:de00::/56"), InternetGateway: true,
 		},
