@@ -107,7 +107,7 @@ func (f *Fabric) applyOutside(want layout) error {
 // recoverOwners reads from the kernel which port held each address in the last State of
 // an earlier process.
 func (f *Fabric) recoverOwners() (map[netip.Prefix]vpc.ENIID, error) {
-	links, err := f.ourLinks()
+	links, err := ourLinks(f.link)
 	if err != nil {
 		return nil, err
 	}

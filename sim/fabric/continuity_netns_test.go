@@ -123,6 +123,37 @@ func TestNewSubnetsLoseNoPacketsOfOthers(t *testing.T) {
 	}
 }
 
+// Branches that come and go, also the only one, lose no packet of their trunk and of the other
+// branches.
+func TestChangesOfBranchesLoseNoPacketsOfOthers(t *testing.T) {
+	w := newWorld(t)
+	n, peer := w.trunk("eni-t", "10.0.0.10"), w.plug("eni-p", "10.0.16.11")
+	peer.serveUDP("10.0.16.11:7000")
+	n.reaches("", "10.0.16.11:7000")
+	change := func(streams ...*exchange) {
+		t.Helper()
+		extra := w.port("eni-2", "", "10.0.0.22")
+		extra.Key = PortKey{ENI: "eni-t", VLAN: 2}
+		for range 20 {
+			w.state.Ports = append(w.state.Ports, extra)
+			w.apply()
+			w.inGroup("eni-2")
+			w.apply()
+			w.remove("eni-2")
+		}
+		for k, s := range streams {
+			s.end()
+			if s.lost > 0 || s.answered < 100 {
+				t.Errorf("stream %d: %d answered, %d lost; want many and none", k, s.answered, s.lost)
+			}
+		}
+	}
+	change(n.stream("10.0.16.11:7000", replyTimeout))
+	one := n.branch("eni-1", 1, "10.0.0.21")
+	one.reaches("", "10.0.16.11:7000")
+	change(n.stream("10.0.16.11:7000", replyTimeout), one.stream("10.0.16.11:7000", replyTimeout))
+}
+
 func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
 	w := newWorld(t)
 	a := w.plug("eni-a", "10.0.0.10")

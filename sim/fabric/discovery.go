@@ -97,7 +97,8 @@ func (d *discovery) serve() {
 			return // closed
 		}
 		link, ok := from.(*unix.SockaddrLinklayer)
-		if failed != nil || !ok || link.Pkttype == unix.PACKET_OUTGOING {
+		// A frame with a VLAN that no link has is to another host.
+		if failed != nil || !ok || link.Pkttype == unix.PACKET_OUTGOING || link.Pkttype == unix.PACKET_OTHERHOST {
 			continue
 		}
 		asked, ok := parseSolicitation(buffer[:n])

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/test/testns"
 )
 
 func TestGuestsOfOneSubnetFindEachOtherByNeighbourDiscovery(t *testing.T) {
@@ -74,4 +76,35 @@ func TestAnAddressOfAnotherPortIsADuplicate(t *testing.T) {
 		w.must(netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(full(netip.MustParseAddr("fd10::11")))}))
 	})
 	w.eventually("the duplicate is found", func() bool { return state("fd10::11")&unix.IFA_F_DADFAILED != 0 })
+}
+
+// Without a branch, no link has a VLAN: a tagged solicitation gets no reply.
+func TestATaggedSolicitationOfAnUntaggedPortGetsNoReply(t *testing.T) {
+	w := newWorld(t)
+	a := w.plug("eni-a", "10.0.0.10", "fd10::10")
+	w.plug("eni-b", "10.0.0.11", "fd10::11")
+	target := netip.MustParseAddr("fd10::11")
+	packet := append([]byte{0x60, 0, 0, 0, 0, askBytes - headerBytes, protocolICMPv6, neverRouted}, netip.MustParseAddr("fd10::10").AsSlice()...)
+	packet = append(append(packet, target.AsSlice()...), solicitation, 0, 0, 0, 0, 0, 0, 0)
+	packet = append(packet, target.AsSlice()...)
+	for _, try := range []struct {
+		tag, vlan uint16
+		answered  bool
+	}{{0, 0, true}, {unix.ETH_P_8021Q, 9, false}} {
+		a.onDevice(func(l netlink.Link) {
+			wait := replyTimeout
+			if !try.answered {
+				wait = silence
+			}
+			frame := testns.Frame{From: w.at("eni-a").MAC, TagType: try.tag, VLAN: try.vlan, Type: unix.ETH_P_IPV6, Payload: packet}
+			answered, err := testns.Exchange(l.Attrs().Index, frame, wait, func(got []byte, _ uint16) bool {
+				const icmpType = 14 + headerBytes
+				return len(got) > icmpType && got[12] == 0x86 && got[13] == 0xdd && got[icmpType] == advertisement
+			})
+			w.must(err)
+			if answered != try.answered {
+				t.Errorf("VLAN %d: answered %v, want %v", try.vlan, answered, try.answered)
+			}
+		})
+	}
 }

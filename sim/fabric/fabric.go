@@ -44,6 +44,7 @@ type Fabric struct {
 	numbers map[vpc.SubnetID]int
 	// public is how hosts beyond the gateway saw each private address after it.
 	public map[netip.Addr]netip.Addr
+	trunks *trunks
 	// changes counts the kernel changes of Apply, for tests of idempotence.
 	changes int
 }
@@ -81,6 +82,7 @@ func (f *Fabric) open() (err error) {
 	if f.link, err = handleIn(f.ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER); err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
+	f.trunks = &trunks{link: f.link, namespace: f.name, changes: &f.changes}
 	if f.nft, err = openFilter(int(f.ns.Fd())); err != nil {
 		return err
 	}
@@ -118,9 +120,6 @@ func (e *PortError) Unwrap() error { return e.Err }
 
 // ErrGuestMissing is the cause when the guest namespace of a port does not exist.
 var ErrGuestMissing = errors.New("guest namespace does not exist")
-
-// ErrVLANUnsupported is the cause when a port has a VLAN.
-var ErrVLANUnsupported = errors.New("VLANs on a port are not supported yet")
 
 // PortErrors returns the errors of single ports that are in an error of Apply.
 func PortErrors(err error) map[vpc.ENIID]error {
@@ -167,11 +166,14 @@ type Drops struct {
 	Unroutable uint64 // to an address that no port holds, or out without a route or a public address
 	Stale      uint64 // in the middle of a connection without state
 	Service    uint64 // to an address of the fabric itself where it does not listen, refused ones included
+	// UnknownVLAN are the frames with a VLAN that no branch has, while the port is a trunk with
+	// branches. They count since the port was plugged, not since Open.
+	UnknownVLAN uint64
 }
 
 // Total is the sum over all reasons.
 func (d Drops) Total() uint64 {
-	return d.Spoofed + d.Misrouted + d.Egress + d.Ingress + d.Unroutable + d.Stale + d.Service
+	return d.Spoofed + d.Misrouted + d.Egress + d.Ingress + d.Unroutable + d.Stale + d.Service + d.UnknownVLAN
 }
 
 // Counters reads the drops of every port of the last applied State.
@@ -181,7 +183,8 @@ func (f *Fabric) Counters() (map[vpc.ENIID]Drops, error) {
 	if f.link == nil {
 		return nil, ErrClosed
 	}
-	return f.nft.drops()
+	drops, err := f.nft.drops()
+	return drops, errors.Join(err, f.trunks.count(drops, f.nft.device))
 }
 
 // Close closes the descriptors and keeps the namespaces.

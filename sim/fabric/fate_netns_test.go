@@ -69,7 +69,7 @@ func drawRules(t *rapid.T, name string, peers []netip.Addr) []Rule {
 // the dropped datagrams are as many as were sent, without a timeout per datagram.
 func TestEveryPacketIsDeliveredOrCountedAccordingToTheGroups(t *testing.T) {
 	w := newWorld(t)
-	w.plug("eni-a", "10.0.0.10", "fd10::10")
+	w.trunk("eni-a", "10.0.0.10", "fd10::10").branch("eni-d", 7, "10.0.0.13", "fd10::13")
 	w.plug("eni-b", "10.0.0.11", "fd10::11")
 	w.plug("eni-c", "10.0.16.12", "fd10:0:0:1::12")
 	w.at("eni-c").Prefixes = prefixes("10.0.17.16/28", "fd10:0:0:1:5::/80")
@@ -77,7 +77,7 @@ func TestEveryPacketIsDeliveredOrCountedAccordingToTheGroups(t *testing.T) {
 	w.guests["eni-c"].assign("10.0.17.17")
 	w.guests["eni-c"].assign("fd10:0:0:1:5::17")
 	held := map[vpc.ENIID][]netip.Addr{
-		"eni-a": addrs("10.0.0.10", "fd10::10"), "eni-b": addrs("10.0.0.11", "fd10::11"),
+		"eni-a": addrs("10.0.0.10", "fd10::10"), "eni-b": addrs("10.0.0.11", "fd10::11"), "eni-d": addrs("10.0.0.13", "fd10::13"),
 		"eni-c": addrs("10.0.16.12", "fd10:0:0:1::12", "10.0.17.17", "fd10:0:0:1:5::17"),
 	}
 	arrived := make(chan string, 1000)

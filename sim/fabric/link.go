@@ -41,8 +41,8 @@ func (f *Fabric) gatewaySpec() linkSpec {
 }
 
 // ourLinks are the fabric's ends that carry our mark.
-func (f *Fabric) ourLinks() (map[string]netlink.Link, error) {
-	links, err := dump(f.link.LinkList)
+func ourLinks(h *netlink.Handle) (map[string]netlink.Link, error) {
+	links, err := dump(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -58,16 +58,21 @@ func (f *Fabric) ourLinks() (map[string]netlink.Link, error) {
 // plug makes the links of a plan and returns those of ours that are not in it. Errors of
 // single ports are *PortError.
 func (f *Fabric) plug(p *plan) (stale []netlink.Link, err error) {
-	have, err := f.ourLinks()
+	have, err := ourLinks(f.link)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
 	var made []string
+	failed := map[string]bool{}
 	for name, l := range p.links {
+		if l.trunk != "" {
+			continue
+		}
 		fresh, err := f.connect(l.spec(), have[name])
 		if err != nil {
 			errs = append(errs, &PortError{Port: l.port.ID, Err: err})
+			failed[name] = true
 		}
 		if fresh {
 			made = append(made, name)
@@ -76,6 +81,8 @@ func (f *Fabric) plug(p *plan) (stale []netlink.Link, err error) {
 			delete(have, name)
 		}
 	}
+	branches, err := f.trunks.plug(p, have, failed)
+	made, errs = append(made, branches...), append(errs, err)
 	if p.state.Internet != nil {
 		fresh, err := f.connectOutside(have[gatewayDevice])
 		if fresh {
@@ -84,10 +91,7 @@ func (f *Fabric) plug(p *plan) (stale []netlink.Link, err error) {
 		errs = append(errs, err)
 		delete(have, gatewayDevice)
 	}
-	for _, l := range have {
-		stale = append(stale, l)
-	}
-	return stale, errors.Join(append(errs, f.answerAtOnce(made))...)
+	return deletable(have), errors.Join(append(errs, f.answerAtOnce(made))...)
 }
 
 // connect makes the link equal to c: it exists, its peer is in the right namespace, and
@@ -111,6 +115,9 @@ func (f *Fabric) connect(c linkSpec, have netlink.Link) (fresh bool, err error) 
 	if have == nil {
 		if have, err = f.makePair(c, int(ns.Fd())); err != nil {
 			return false, err
+		}
+		if err := f.trunks.prepare(have); err != nil {
+			return true, err
 		}
 		fresh = true
 	}
@@ -225,13 +232,9 @@ func ignoreGone(err error) error {
 
 // unplugAll deletes every link of ours.
 func (f *Fabric) unplugAll() error {
-	ours, err := f.ourLinks()
+	ours, err := ourLinks(f.link)
 	if err != nil {
 		return err
 	}
-	all := make([]netlink.Link, 0, len(ours))
-	for _, l := range ours {
-		all = append(all, l)
-	}
-	return f.unplug(all)
+	return f.unplug(deletable(ours))
 }

@@ -34,6 +34,9 @@ const (
 	prioToPublic  = 100
 )
 
+// maxVLAN is the highest VLAN of IEEE 802.1Q.
+const maxVLAN = 4094
+
 // Names on the internet gateway's link.
 const (
 	gatewayDevice = "igw"  // the fabric's end

@@ -20,6 +20,7 @@ type plan struct {
 	subnet map[vpc.SubnetID]int // position in state.Subnets
 	number map[vpc.SubnetID]int // of the subnet's route tables; see keepNumbers
 	owner  map[netip.Prefix]vpc.ENIID
+	branch map[PortKey]vpc.ENIID
 	public []Public // of all ports
 	// local are the addresses the fabric answers for.
 	local map[netip.Addr]bool
@@ -29,14 +30,19 @@ type plan struct {
 
 // linkPlan is one port's link.
 type linkPlan struct {
-	port Port
-	name string // of the fabric end
+	port  Port
+	name  string // of the fabric end
+	trunk string // of a branch: the name of the trunk's fabric end; else empty
 }
 
 // alias identifies what the link was made for, so that a link of another port is
 // replaced.
 func (l linkPlan) alias() string {
-	return fmt.Sprintf("%s%s %s %s", aliasPrefix, l.port.ID, l.port.MAC, l.port.Device)
+	at := l.port.Device
+	if l.trunk != "" {
+		at = fmt.Sprintf("%s.%d", l.port.Key.ENI, l.port.Key.VLAN)
+	}
+	return fmt.Sprintf("%s%s %s %s", aliasPrefix, l.port.ID, l.port.MAC, at)
 }
 
 // deviceName is the fabric end's name: the id if it fits, else its last eleven
@@ -55,6 +61,7 @@ func newPlan(s State) (*plan, []*PortError, error) {
 	p := &plan{
 		state: s, links: map[string]linkPlan{}, device: map[vpc.ENIID]string{},
 		subnet: map[vpc.SubnetID]int{}, number: map[vpc.SubnetID]int{}, owner: map[netip.Prefix]vpc.ENIID{}, local: map[netip.Addr]bool{},
+		branch: map[PortKey]vpc.ENIID{},
 	}
 	for n, subnet := range s.Subnets {
 		if _, twice := p.subnet[subnet.ID]; twice {
@@ -69,7 +76,7 @@ func newPlan(s State) (*plan, []*PortError, error) {
 		p.local[service.Address] = true
 	}
 	var refused []*PortError
-	for _, port := range s.Ports {
+	for _, port := range trunksFirst(s.Ports) {
 		if err := p.addPort(port); err != nil {
 			var contradiction *PortError
 			if !errors.As(err, &contradiction) {
@@ -111,6 +118,14 @@ func (p *plan) addGateway(a netip.Addr) {
 	}
 }
 
+// trunksFirst puts the ports with a VLAN after the others, because a branch's plan needs that
+// of its trunk.
+func trunksFirst(ports []Port) []Port {
+	sorted := slices.Clone(ports)
+	slices.SortStableFunc(sorted, func(a, b Port) int { return int(min(a.Key.VLAN, 1)) - int(min(b.Key.VLAN, 1)) })
+	return sorted
+}
+
 // addPort plans one port. A *PortError concerns that port alone.
 func (p *plan) addPort(port Port) error {
 	if _, twice := p.device[port.ID]; twice {
@@ -134,9 +149,17 @@ func (p *plan) addPort(port Port) error {
 	if err := p.wirable(port); err != nil {
 		return &PortError{Port: port.ID, Err: err}
 	}
-	name := deviceName(port.ID)
-	p.links[name] = linkPlan{port: port, name: name}
-	p.device[port.ID] = name
+	l := linkPlan{port: port, name: deviceName(port.ID)}
+	if port.Key.VLAN != 0 {
+		if by, twice := p.branch[port.Key]; twice {
+			return fmt.Errorf("VLAN %d on %s is of both %s and %s", port.Key.VLAN, port.Key.ENI, by, port.ID)
+		}
+		p.branch[port.Key] = port.ID
+		l.trunk = p.device[port.Key.ENI]
+		l.port.Down = port.Down || p.links[l.trunk].port.Down
+	}
+	p.links[l.name] = l
+	p.device[port.ID] = l.name
 	p.public = append(p.public, port.Public...)
 	return nil
 }
@@ -190,11 +213,8 @@ func (p *plan) disjoint() error {
 
 // wirable returns the reason why the port cannot be wired, if there is one.
 func (p *plan) wirable(port Port) error {
-	if port.Key.VLAN != 0 {
-		return fmt.Errorf("VLAN %d on %s: %w", port.Key.VLAN, port.Key.ENI, ErrVLANUnsupported)
-	}
-	if port.Key.ENI != "" && port.Key.ENI != port.ID {
-		return fmt.Errorf("untagged port on the link of %s: %w", port.Key.ENI, ErrVLANUnsupported)
+	if err := p.reachable(port); err != nil {
+		return err
 	}
 	if _, ok := p.subnet[port.Subnet]; !ok {
 		return fmt.Errorf("subnet %s is not in the state", port.Subnet)
@@ -207,8 +227,25 @@ func (p *plan) wirable(port Port) error {
 	if other, taken := p.links[deviceName(port.ID)]; taken {
 		return fmt.Errorf("its link name %s is that of %s", other.name, other.port.ID)
 	}
-	if port.Guest == "" || port.Device == "" || strings.ContainsAny(port.Guest, "/\x00") {
+	if port.Key.VLAN == 0 && (port.Guest == "" || port.Device == "" || strings.ContainsAny(port.Guest, "/\x00")) {
 		return fmt.Errorf("guest %q, device %q: both are needed", port.Guest, port.Device)
+	}
+	return nil
+}
+
+// reachable refuses a port on a link that does not carry it.
+func (p *plan) reachable(port Port) error {
+	own := port.Key.ENI == "" || port.Key.ENI == port.ID
+	switch {
+	case own && port.Key.VLAN == 0:
+		return nil
+	case own:
+		return fmt.Errorf("VLAN %d on its own link: a branch needs a trunk", port.Key.VLAN)
+	case port.Key.VLAN == 0 || port.Key.VLAN > maxVLAN:
+		return fmt.Errorf("VLAN %d on the link of %s: must be from 1 to %d", port.Key.VLAN, port.Key.ENI, maxVLAN)
+	}
+	if trunk, ok := p.links[p.device[port.Key.ENI]]; !ok || trunk.trunk != "" {
+		return fmt.Errorf("VLAN %d on %s: %w", port.Key.VLAN, port.Key.ENI, ErrNoTrunk)
 	}
 	return nil
 }

@@ -59,6 +59,13 @@ func TestAnInvalidStateIsRejectedWithTheReason(t *testing.T) {
 			s.Ports[0].Public = []Public{{netip.MustParseAddr("10.0.0.10"), public}}
 			s.Ports[1].Public = []Public{{netip.MustParseAddr("10.0.16.11"), public}}
 		}, "10.0.16.11 of port eni-2 is public as 198.18.0.1, which another"},
+		{"a VLAN of two branches", func(s *State) {
+			branch := s.Ports[1]
+			branch.Key = PortKey{ENI: "eni-1", VLAN: 7}
+			s.Ports[1] = branch
+			branch.ID, branch.Addresses = "eni-3", []netip.Addr{netip.MustParseAddr("10.0.16.12")}
+			s.Ports = append(s.Ports, branch)
+		}, "VLAN 7 on eni-1 is of both eni-2 and eni-3"},
 		{"a port twice", func(s *State) { s.Ports[1].ID = "eni-1" }, "names port eni-1 twice"},
 		{"a subnet twice", func(s *State) { s.Subnets[1].ID = "subnet-a" }, "names subnet subnet-a twice"},
 	} {
@@ -83,8 +90,10 @@ func TestOnlyAPortThatCannotBeWiredIsRejectedWithTheReason(t *testing.T) {
 		want   string
 		is     error
 	}{
-		{"a VLAN", func(p *Port) { p.Key = PortKey{ENI: "eni-1", VLAN: 7} }, "VLAN 7 on eni-1", ErrVLANUnsupported},
-		{"another's link", func(p *Port) { p.Key = PortKey{ENI: "eni-1"} }, "on the link of eni-1", ErrVLANUnsupported},
+		{"a branch without a trunk", func(p *Port) { p.Key = PortKey{ENI: "eni-x", VLAN: 7} }, "VLAN 7 on eni-x", ErrNoTrunk},
+		{"a branch of itself", func(p *Port) { p.Key = PortKey{ENI: "eni-2", VLAN: 7} }, "VLAN 7 on its own link", nil},
+		{"another's link without a VLAN", func(p *Port) { p.Key = PortKey{ENI: "eni-1"} }, "VLAN 0 on the link of eni-1: must be from 1 to 4094", nil},
+		{"a VLAN beyond 4094", func(p *Port) { p.Key = PortKey{ENI: "eni-1", VLAN: 4095} }, "VLAN 4095 on the link of eni-1: must be from 1 to 4094", nil},
 		{"an unknown subnet", func(p *Port) { p.Subnet = "subnet-x" }, "subnet subnet-x is not in the state", nil},
 		{"an unknown group", func(p *Port) { p.Groups = append(p.Groups, "sg-x") }, "security group sg-x is not in the state", nil},
 		{"no guest", func(p *Port) { p.Guest = "" }, "both are needed", nil},
@@ -121,6 +130,22 @@ func TestLinksOfLongIdentifiersHaveUniqueNamesFromTheLastDigits(t *testing.T) {
 	}
 	if len(refused) != 1 || !strings.Contains(refused[0].Error(), "link name") {
 		t.Errorf("two ports with one link name: %v", refused)
+	}
+}
+
+func TestBranchesArePlannedAfterTheirTrunkAndNeedNoGuest(t *testing.T) {
+	s := small()
+	s.Ports[0], s.Ports[1] = s.Ports[1], s.Ports[0] // the branch first
+	s.Ports[0].Key, s.Ports[0].Guest, s.Ports[0].Device = PortKey{ENI: "eni-1", VLAN: 7}, "", ""
+	p, refused, err := newPlan(s)
+	if err != nil || len(refused) != 0 {
+		t.Fatalf("%v, %v", refused, err)
+	}
+	if got := p.links["eni-2"].trunk; got != "eni-1" {
+		t.Errorf("the branch's trunk is %q", got)
+	}
+	if a, b := taggedEnd(deviceName("eni-0a1b2c3d4e5f67890")), taggedEnd(deviceName("eni-0a1b2c3d4e5f67891")); a == b || len(a) > 15 {
+		t.Errorf("tagged ends %s and %s", a, b)
 	}
 }
 

@@ -264,13 +264,13 @@ func TestAPortThatCannotBeWiredDoesNotStopTheOthers(t *testing.T) {
 	a, b := newGuest(t, "a"), newGuest(t, "b")
 	w.guests["eni-a"], w.guests["eni-b"] = a, b
 	tagged := w.port("eni-v", "nowhere", "10.0.0.30")
-	tagged.Key.VLAN = 7
+	tagged.Key = PortKey{ENI: "eni-x", VLAN: 7} // a trunk without a guest
 	w.state.Ports = append(w.state.Ports, tagged, w.port("eni-x", "tl-t-no-such-guest", "10.0.0.31"))
 	w.state.Ports = append(w.state.Ports, w.port("eni-a", a.Name, "10.0.0.10"))
 	w.state.Ports = append(w.state.Ports, w.port("eni-b", b.Name, "10.0.0.11"))
 	err := w.fabric.Apply(t.Context(), w.state)
 	errs := PortErrors(err)
-	if len(errs) != 2 || !errors.Is(errs["eni-v"], ErrVLANUnsupported) || !errors.Is(errs["eni-x"], ErrGuestMissing) {
+	if len(errs) != 2 || !errors.Is(errs["eni-v"], ErrNoTrunk) || !errors.Is(errs["eni-x"], ErrGuestMissing) {
 		t.Fatalf("errors of ports: %v", err)
 	}
 	for _, id := range []vpc.ENIID{"eni-a", "eni-b"} {

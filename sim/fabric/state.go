@@ -55,10 +55,12 @@ type Target struct {
 	Blackhole bool      // the target no longer exists
 }
 
-// PortKey identifies a port by its link and, on a trunk, its VLAN.
+// PortKey identifies a port by its link and, on a trunk, its VLAN. The guest sends and
+// receives the frames of a branch on the link of the trunk, with the VLAN's 802.1Q tag and
+// the branch's MAC.
 type PortKey struct {
 	ENI  vpc.ENIID // the interface that owns the link: itself, or its trunk
-	VLAN uint16    // 0: untagged
+	VLAN uint16    // 1 to 4094 of a branch; 0: untagged
 }
 
 // Port is an interface connected to the fabric.
@@ -78,7 +80,8 @@ type Port struct {
 	Public []Public
 	// Guest is the name of the network namespace that holds the guest's end,
 	// and Device the name the link has there: eth<device index>. A guest may
-	// rename its link or set it down; the fabric finds it by MAC.
+	// rename its link or set it down; the fabric finds it by MAC. A branch has
+	// neither: it uses its trunk's link.
 	Guest  string
 	Device string
 	// Down cuts the carrier, as an injected fault.

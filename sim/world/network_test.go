@@ -106,3 +106,42 @@ func TestMetadataShowsAnElasticAddress(t *testing.T) {
 		t.Errorf("metadata shows %s, want none", got)
 	}
 }
+
+// A branch is a port on its trunk's link, with its own groups and addresses, while the trunk's
+// machine has that link.
+func TestTheFabricHasABranchOnItsTrunksLink(t *testing.T) {
+	c := privateAccount(t)
+	one := c.State().InstanceNamed("one")
+	trunk := must[*cloud.Interface](t)(c.CreateInterface(cloud.NewInterface{Subnet: one.Subnet, Type: vpc.TypeTrunk}))
+	attachment := must[*cloud.Attachment](t)(c.Interface(trunk.ID).Attach(one.ID, 1, 0))
+	branch := must[*cloud.Interface](t)(c.CreateInterface(cloud.NewInterface{Subnet: one.Subnet}))
+	port := func(id vpc.ENIID) *fabric.Port {
+		ports := topology(c.State()).Ports
+		if k := slices.IndexFunc(ports, func(p fabric.Port) bool { return p.ID == id }); k >= 0 {
+			return &ports[k]
+		}
+		return nil
+	}
+	if port(branch.ID) != nil {
+		t.Error("the fabric has an interface that nothing uses")
+	}
+	must[*cloud.Interface](t)(c.Interface(trunk.ID).AssociateBranch(branch.ID, 7))
+	group := must[*cloud.Group](t)(c.VPC(c.State().VPC.ID).CreateGroup("pods", "pods", nil))
+	if err := c.Interface(branch.ID).SetGroups([]vpc.SecurityGroupID{group.ID}); err != nil {
+		t.Fatal(err)
+	}
+	p := port(branch.ID)
+	if p == nil || p.Key != (fabric.PortKey{ENI: trunk.ID, VLAN: 7}) || p.Guest != "" || p.Device != "" || p.MAC != branch.MAC ||
+		!slices.Equal(p.Groups, []vpc.SecurityGroupID{group.ID}) || !slices.Equal(p.Addresses, branch.IPv4.Addresses) {
+		t.Fatalf("the branch is the port %+v", p)
+	}
+	if p := port(trunk.ID); p == nil || p.Key != (fabric.PortKey{ENI: trunk.ID}) || p.Device != "eth1" {
+		t.Errorf("the trunk is the port %+v", p)
+	}
+	if err := c.Detach(attachment.ID); err != nil {
+		t.Fatal(err)
+	}
+	if port(branch.ID) != nil || port(trunk.ID) != nil {
+		t.Error("the fabric has ports of a trunk that was detached")
+	}
+}

@@ -48,19 +48,23 @@ func rangesOf(n *cloud.Subnet) (out []netip.Prefix) {
 	return out
 }
 
-// port returns an interface as a port of the fabric; false if it is not plugged.
+// port returns an interface as a port of the fabric; false if it is not plugged. A branch is
+// on the link of its trunk.
 func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
-	guest := guest(s, i)
-	if guest == "" || i.Attachment.Status == cloud.Detaching || i.Type == vpc.TypeEFAOnly { // which has no link
-		return fabric.Port{}, false
-	}
 	p := fabric.Port{
 		ID: i.ID, Key: fabric.PortKey{ENI: i.ID}, Subnet: i.Subnet, MAC: i.MAC,
 		Groups: i.Groups, SourceDestCheck: i.SourceDestCheck,
-		Guest: guest, Device: fmt.Sprintf("eth%d", i.Attachment.NetworkCard*devicesPerCard+i.Attachment.DeviceIndex),
 	}
-	if i.Attachment.Host != "" {
-		p.Device = "eth0" // the machine's only interface, whatever its device index at AWS
+	if i.Trunk != nil {
+		p.Key = fabric.PortKey{ENI: i.Trunk.Trunk, VLAN: uint16(i.Trunk.VLAN)}
+	}
+	link := s.Interfaces[p.Key.ENI]
+	guest := guest(s, link)
+	if guest == "" || link.Attachment.Status == cloud.Detaching || i.Type == vpc.TypeEFAOnly { // which has no link
+		return fabric.Port{}, false
+	}
+	if i.Trunk == nil {
+		p.Guest, p.Device = guest, device(i.Attachment)
 	}
 	p.Addresses = append(append(p.Addresses, i.IPv4.Addresses...), i.IPv6.Addresses...)
 	p.Prefixes = append(append(p.Prefixes, i.IPv4.Prefixes...), i.IPv6.Prefixes...)
@@ -68,6 +72,14 @@ func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
 		p.Public = append(p.Public, throughGateway(public))
 	}
 	return p, true
+}
+
+// device is the name of an attachment's link in its guest.
+func device(a *cloud.Attachment) string {
+	if a.Host != "" {
+		return "eth0" // the machine's only interface, whatever its device index at AWS
+	}
+	return fmt.Sprintf("eth%d", a.NetworkCard*devicesPerCard+a.DeviceIndex)
 }
 
 // throughGateway translates elastic addresses only. Hosts outside the VPC see the private

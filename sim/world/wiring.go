@@ -49,7 +49,7 @@ func (w *wiring) want(s *cloud.State, plan faults.Plan) (fabric.State, time.Time
 	var next time.Time
 	now := w.config.Now()
 	f.Ports = slices.DeleteFunc(f.Ports, func(p fabric.Port) bool {
-		due := attachDue(s.Interfaces[p.ID].Attachment, plan)
+		due := attachDue(s.Interfaces[p.Key.ENI].Attachment, plan)
 		if !due.After(now) {
 			return false
 		}
@@ -114,7 +114,7 @@ func (w *wiring) pause() time.Duration {
 // off does not exist, which is expected.
 func (w *wiring) report(err error) {
 	for id, cause := range fabric.PortErrors(err) {
-		if errors.Is(cause, fabric.ErrGuestMissing) {
+		if errors.Is(cause, fabric.ErrGuestMissing) || errors.Is(cause, fabric.ErrNoTrunk) {
 			w.config.Log.Debug("guest is off", "eni", string(id))
 			continue
 		}
