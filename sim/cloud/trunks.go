@@ -31,6 +31,16 @@ func BranchesOf(s *State, trunk vpc.ENIID) []*Interface {
 	return out
 }
 
+// BranchOf returns the branch of an association, or nil.
+func BranchOf(s *State, id TrunkAssociationID) *Interface {
+	for _, i := range s.Interfaces {
+		if i.Trunk != nil && i.Trunk.ID == id {
+			return i
+		}
+	}
+	return nil
+}
+
 // Branches returns the interfaces that are associated with a trunk, ordered by the id of the
 // association.
 func Branches(s *State) []*Interface {

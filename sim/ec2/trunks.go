@@ -99,16 +99,14 @@ type disassociatedTrunk struct {
 func (a trunkAPI) disassociate(c *query.Call, r *disassociateTrunk) (*disassociatedTrunk, error) {
 	return once(a.tokens, c.Action, r.ClientToken, r, func() (*disassociatedTrunk, error) {
 		id := cloud.TrunkAssociationID(r.Association)
-		for _, branch := range cloud.Branches(c.State) {
-			if branch.Trunk.ID != id {
-				continue
-			}
-			if err := a.cloud.Interface(branch.ID).Disassociate(id); err != nil {
-				return nil, err
-			}
-			return &disassociatedTrunk{true, r.ClientToken}, nil
+		branch := cloud.BranchOf(c.State, id)
+		if branch == nil {
+			return nil, cloud.NoAssociation(r.Association)
 		}
-		return nil, cloud.NoAssociation(r.Association)
+		if err := a.cloud.Interface(branch.ID).Disassociate(id); err != nil {
+			return nil, err
+		}
+		return &disassociatedTrunk{true, r.ClientToken}, nil
 	})
 }
 
