@@ -218,12 +218,13 @@ func clsact(index int) *netlink.GenericQdisc {
 // prepare adds clsact to a new link that is down, because it may become a trunk: while the
 // qdisc is added to a link that is up, the kernel takes the link out of service for some
 // milliseconds (dev_deactivate, called by qdisc_graft in net/sched/sch_api.c). Without
-// programs it does nothing.
+// programs it does nothing. A kernel without clsact has no branches, and attach reports that.
 func (t *trunks) prepare(l netlink.Link) error {
-	if err := t.link.QdiscAdd(clsact(l.Attrs().Index)); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add clsact to %s: %w", l.Attrs().Name, err)
+	err := t.link.QdiscAdd(clsact(l.Attrs().Index))
+	if err == nil || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("add clsact to %s: %w", l.Attrs().Name, err)
 }
 
 // ingress is the place of our program at a link's ingress.

@@ -5,6 +5,7 @@ package fabric
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -310,16 +311,15 @@ func TestADeletedBranchsConnectionsEnd(t *testing.T) {
 	}
 }
 
-// remove removes a port from the state and applies.
+// remove removes a port from the state and applies; forget does not apply.
 func (w *world) remove(id vpc.ENIID) {
 	w.t.Helper()
-	for k := range w.state.Ports {
-		if w.state.Ports[k].ID == id {
-			w.state.Ports = append(w.state.Ports[:k], w.state.Ports[k+1:]...)
-			break
-		}
-	}
+	w.forget(id)
 	w.apply()
+}
+
+func (w *world) forget(id vpc.ENIID) {
+	w.state.Ports = slices.DeleteFunc(w.state.Ports, func(p Port) bool { return p.ID == id })
 }
 
 // A second Apply changes nothing, and one after another program's changes repairs them.
@@ -378,6 +378,44 @@ func TestTrunksAreRepairedAndAnEqualStateChangesNothing(t *testing.T) {
 	}
 	w.must(n.ping("", "10.0.0.5", replyTimeout))
 	same()
+}
+
+// A fabric that an earlier process left: its branches work on, with their connections, and what
+// went meanwhile is removed.
+func TestAReopenedFabricKeepsItsBranchesAndRemovesOthers(t *testing.T) {
+	w := newWorld(t)
+	n, peer := w.trunk("eni-t", "10.0.0.10"), w.plug("eni-p", "10.0.0.5")
+	other := w.trunk("eni-u", "10.0.0.11")
+	n.branch("eni-1", 1, "10.0.0.21").serveTCP("10.0.0.21:7000")
+	other.branch("eni-2", 1, "10.0.0.22").serveTCP("10.0.0.22:7000")
+	open := func(to string) net.Conn {
+		c, err := peer.connect(to, replyTimeout)
+		w.must(err)
+		t.Cleanup(func() { c.Close() })
+		w.must(echo(c, "before", replyTimeout))
+		return c
+	}
+	kept, gone := open("10.0.0.21:7000"), open("10.0.0.22:7000")
+	index := w.index("eni-1")
+	w.must(w.fabric.Close())
+	next, err := Open(w.fabric.Name(), Options{Internet: w.fabric.InternetName()})
+	w.must(err)
+	t.Cleanup(func() { _ = next.Close() })
+	w.fabric = next
+	w.forget("eni-2")
+	w.apply()
+	w.must(echo(kept, "after", replyTimeout))
+	if w.index("eni-1") != index {
+		t.Error("the branch's link was made again")
+	}
+	if err := echo(gone, "after", silence); err == nil {
+		t.Error("the connection of a branch that went meanwhile goes on")
+	}
+	left, err := next.trunks.attached(w.index("eni-u"))
+	w.must(err)
+	if len(left) != 0 {
+		t.Errorf("programs left on a trunk without branches: %v", left)
+	}
 }
 
 func TestABranchIsDownWithItsTrunk(t *testing.T) {
