@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -242,5 +243,28 @@ func TestTheOtherObjectHasOtherInstructions(t *testing.T) {
 		if o := other.Maps[name]; o == nil || o.Type != m.Type || o.KeySize != m.KeySize || o.ValueSize != m.ValueSize || o.MaxEntries != m.MaxEntries {
 			t.Errorf("map %s is %v, want %v", name, o, m)
 		}
+	}
+}
+
+// Kernels before 5.11 do not have the coarse clock.
+func TestTheCoarseClockIsReplacedInAllPrograms(t *testing.T) {
+	spec, err := object()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := func(f asm.BuiltinFunc) (n int) {
+		for _, p := range spec.Programs {
+			for _, in := range p.Instructions {
+				if in.IsBuiltinCall() && in.Constant == int64(f) {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	coarse, precise := calls(asm.FnKtimeGetCoarseNs), calls(asm.FnKtimeGetNs)
+	withPreciseClock(spec)
+	if coarse == 0 || calls(asm.FnKtimeGetCoarseNs) != 0 || calls(asm.FnKtimeGetNs) != coarse+precise {
+		t.Errorf("of %d calls of the coarse clock %d are left, and %d of %d are of the other", coarse, calls(asm.FnKtimeGetCoarseNs), calls(asm.FnKtimeGetNs), coarse+precise)
 	}
 }

@@ -269,3 +269,13 @@ func TestTheErrorNamesWhatTheKernelLacks(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Kernels before 5.11 get programs with another clock.
+func TestProgramsWithThePreciseClockLoad(t *testing.T) {
+	spec, err := object()
+	must(t, err)
+	withPreciseClock(spec)
+	collection, err := ebpf.NewCollection(spec)
+	must(t, err)
+	collection.Close()
+}
