@@ -1,0 +1,34 @@
+package kubetest
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestNothingIsCreatedInADeletedNamespace(t *testing.T) {
+	const namespaces = "/api/v1/namespaces"
+	s := New(t)
+	create := func() int {
+		t.Helper()
+		answer, err := http.Post(s.REST().Host+namespaces+"/test/pods", "application/json", strings.NewReader(`{"metadata": {"generateName": "p"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		return answer.StatusCode
+	}
+	namespace := map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "test"}}
+	s.Put(namespaces, namespace)
+	if got := create(); got != http.StatusCreated {
+		t.Errorf("in a namespace: %d", got)
+	}
+	s.Delete(namespaces, "test")
+	if got := create(); got != http.StatusForbidden {
+		t.Errorf("in a deleted namespace: %d", got)
+	}
+	s.Put(namespaces, namespace)
+	if got := create(); got != http.StatusCreated {
+		t.Errorf("in one that was made again: %d", got)
+	}
+}
