@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -224,6 +225,46 @@ func TestOneOfSeveralRunsClaimsALeftoverNamespace(t *testing.T) {
 		t.Errorf("%d runs claimed the namespace", won)
 	}
 	if lease, err := newRunLease(client).read(ctx, "trunkline-test"); err != nil || lease == nil || holderOf(lease) != "" {
+		t.Errorf("after the run the lease is %v, %v; want it released", lease, err)
+	}
+}
+
+// A renewal that is interrupted may change the lease while it is released.
+func TestALeaseIsReleasedDespiteALateRenewal(t *testing.T) {
+	s, _ := testServer(t)
+	cfg, releasing := s.REST(), false
+	renew := sync.OnceFunc(func() {
+		var lease coordinationv1.Lease
+		if !s.Get(leasesPath, "trunkline-test/connectivity-test", &lease) {
+			t.Error("there is no lease")
+		}
+		lease.APIVersion, lease.Kind = "coordination.k8s.io/v1", "Lease"
+		lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+		s.Put(leasesPath, &lease)
+	})
+	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			if releasing && r.Method == http.MethodPut {
+				renew()
+			}
+			return next.RoundTrip(r)
+		})
+	}
+	client, err := kube.FromREST(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := NewTestCluster(client, "img")
+	if claimed, err := run.Claim(t.Context(), "trunkline-test", func(string) {}); !claimed || err != nil {
+		t.Fatal(claimed, err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	releasing = true
+	if err := run.Hold(ended, "trunkline-test"); err != nil {
+		t.Error(err)
+	}
+	if lease, err := newRunLease(client).read(t.Context(), "trunkline-test"); err != nil || lease == nil || holderOf(lease) != "" {
 		t.Errorf("after the run the lease is %v, %v; want it released", lease, err)
 	}
 }

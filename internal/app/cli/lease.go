@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -147,18 +148,21 @@ func (r *runLease) renew(ctx context.Context, namespace string) error {
 }
 
 // release releases the lease if this run holds it, so that the next run need not wait
-// for its expiry.
+// for its expiry. A renewal that was interrupted may still change the lease meanwhile.
 func (r *runLease) release(ctx context.Context, namespace string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
-	lease, err := r.read(ctx, namespace)
-	if err != nil || !r.holds(lease) {
-		return
-	}
-	noHolder, soon := "", int32(1)
-	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &noHolder, &soon
 	// If this fails, the next run waits for the expiry.
-	_, _ = r.client.Core.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
+	_ = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		lease, err := r.read(ctx, namespace)
+		if err != nil || !r.holds(lease) {
+			return err
+		}
+		noHolder, soon := "", int32(1)
+		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &noHolder, &soon
+		_, err = r.client.Core.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
+		return err
+	})
 }
 
 // waitExpired waits until the run that holds a lease (nil if there is none) has crashed
