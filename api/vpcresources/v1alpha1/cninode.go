@@ -26,8 +26,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-// FeatureName names a feature of a node's network.
-// +kubebuilder:validation:Enum=SecurityGroupsForPods;CustomNetworking
+// FeatureName names a feature of a node's network. AWS's definition accepts any name.
 type FeatureName string
 
 // Features.
@@ -44,7 +43,18 @@ type Feature struct {
 	Value string `json:"value,omitempty"`
 }
 
+// Manager names the controller that owns a CNINode and AWS's part of its status. Empty is
+// ManagedByVPCResourceController.
+type Manager string
+
+// Managers.
+const (
+	ManagedByVPCResourceController Manager = "vpc-resource-controller"
+	ManagedByEKSAutoMode           Manager = "eks-auto-mode"
+)
+
 // CNINodeSpec is the desired state.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.managedBy) || has(self.managedBy)",message="managedBy cannot be removed once set"
 type CNINodeSpec struct {
 	// Features that the node's agent requests.
 	// +optional
@@ -52,10 +62,27 @@ type CNINodeSpec struct {
 	// Tags of every interface created for the node.
 	// +optional
 	Tags map[string]string `json:"tags,omitempty"`
+	// ManagedBy is the controller that owns the object. Others leave it alone.
+	// +optional
+	// +kubebuilder:validation:Enum=vpc-resource-controller;eks-auto-mode
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="managedBy is immutable once set"
+	ManagedBy Manager `json:"managedBy,omitempty"`
 }
 
-// CNINodeStatus has no fields yet, as on AWS.
-type CNINodeStatus struct{}
+// CNINodeStatus has AWS's two fields, which Trunkline never writes, and one of Trunkline's.
+type CNINodeStatus struct {
+	// TrunkInterface is the trunk and its branches as AWS's controller recorded them.
+	// +optional
+	TrunkInterface *TrunkInterface `json:"trunkInterface,omitempty"`
+	// NodeNetworkState is what AWS's controller restarts from without calls of EC2.
+	// +optional
+	NodeNetworkState *NodeNetworkState `json:"nodeNetworkState,omitempty"`
+	// Trunkline is the record of Trunkline's controller where it owns the trunk. AWS's
+	// definition has no such field, and the API server drops it there: write it with
+	// fieldValidation=Strict, so that such a write is an error.
+	// +optional
+	Trunkline *BranchLedger `json:"trunkline,omitempty"`
+}
 
 // CNINode is the node object of AWS's network controllers. Its name is the node's, and
 // its owner reference is the Node.
@@ -63,7 +90,8 @@ type CNINodeStatus struct{}
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=cnd
-// +kubebuilder:printcolumn:name="Features",type=string,JSONPath=`.spec.features`
+// +kubebuilder:printcolumn:name="Features",type=string,JSONPath=`.spec.features`,description="The features delegated to VPC resource controller"
+// +kubebuilder:selectablefield:JSONPath=`.spec.managedBy`
 type CNINode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
