@@ -64,11 +64,11 @@ check: lint test-unit test-touched ## What every commit must pass (about 3 minut
 .PHONY: lint
 lint: ## gofumpt, go vet and the linters of .golangci.yml
 	$(TOOL) golangci-lint run --timeout 10m $(PACKAGES)
-	$(TOOL) golangci-lint fmt --diff lab/kube/... test/conformance/... test/cyclonus/... # modules of their own, too large to type-check here
+	$(TOOL) golangci-lint fmt --diff lab/kube/... test/conformance/... test/crds/... test/cyclonus/... # modules of their own, too large to type-check here
 
 .PHONY: fmt
 fmt: ## Format every Go file
-	$(TOOL) golangci-lint fmt $(PACKAGES) lab/kube/... test/conformance/... test/cyclonus/...
+	$(TOOL) golangci-lint fmt $(PACKAGES) lab/kube/... test/conformance/... test/crds/... test/cyclonus/...
 
 .PHONY: generate
 generate: setup-generate ## Regenerate deepcopy functions, CRDs, docs/config.md and the compiled bpf/
@@ -76,11 +76,15 @@ generate: setup-generate ## Regenerate deepcopy functions, CRDs, docs/config.md 
 
 .PHONY: test
 test: ## Everything a fresh machine can run; exactly what CI runs (root)
-	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-conformance test-netns test-cyclonus test-vm race-sample mutants-sample test-lab
+	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-crds test-conformance test-netns test-cyclonus test-vm race-sample mutants-sample test-lab
 
 .PHONY: test-unit
 test-unit: ## Tests that need no root
 	$(TEST) -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT)
+
+.PHONY: test-crds
+test-crds: ## Definitions in deploy/ by the API server's own code, a module of its own; its first build takes two minutes
+	$(GO) test -C test/crds -json -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT)
 
 .PHONY: test-conformance
 test-conformance: ## Network policies against cyclonus's model and the kernel, a module of its own; its first build takes a minute (root)
