@@ -1,0 +1,37 @@
+package trunk
+
+import (
+	"maps"
+	"slices"
+)
+
+// A pass halts when more than alarmAbove branches are unowned and they are more than half of all:
+// the state was lost, rather than that many branches leaked.
+const alarmAbove = 5
+
+// collect gives up the branches that EC2 shows, that are in no state and that no pod names, after
+// two observations that are MinAge apart.
+func (p *planner) collect() {
+	named := make(map[string]bool)
+	for _, pod := range p.s.Pods {
+		named[string(pod.ENI)] = !pod.Ended && !p.s.Terminated
+	}
+	if n := len(p.s.Unowned); n > alarmAbove && n > len(p.branches) && !p.s.Terminated {
+		p.report("", "%d branches at EC2 are not in the state, which has %d: none is deleted; check whether the status of the CNINode was lost", n, len(p.branches))
+		return
+	}
+	left := p.c.Collect
+	for _, eni := range slices.Sorted(maps.Keys(p.s.Unowned)) {
+		u := p.s.Unowned[eni]
+		if left < 1 || named[string(eni)] || !p.s.owns(u) || u.Passes < 2 || p.s.Observed.Before(u.First.Add(p.c.MinAge)) {
+			continue
+		}
+		end := Action{Kind: DeleteBranch}
+		if u.Seen.Association != "" {
+			end = Action{Kind: Disassociate, Association: u.Seen.Association, VLAN: u.Seen.VLAN}
+		}
+		if p.do(Branch{ENI: eni}, end, "EC2 showed it %d times since %s, and neither the state nor a pod has it", u.Passes, u.First.Format(clock)) {
+			left--
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package trunk_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/trunk"
+)
+
+func TestAnUnownedBranchIsGivenUpAfterTwoObservationsApart(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 9)
+	w.ec2.subnets = append(w.ec2.subnets, trunk.Subnet{ID: "subnet-b", Total: 9, Free: 9})
+	w.settle()
+	w.leak(7)
+	w.observe(0)
+	w.settle()
+	w.observe(0)
+	w.settle()
+	if len(w.ec2.branches()) != 1 {
+		t.Fatalf("a branch was given up after two observations at one time")
+	}
+	w.now = w.now.Add(w.c.MinAge)
+	if d := w.plan(); len(d.Actions) > 0 || !strings.Contains(d.Observe, "not in the state") {
+		t.Errorf("before the confirmation: %s", d)
+	}
+	w.observe(0)
+	w.settle()
+	if len(w.ec2.branches()) > 0 || len(w.state.Branches) > 0 {
+		t.Errorf("the branch is left: %s", w.state)
+	}
+	if v := w.state.VLANs[7]; v.Until.IsZero() {
+		t.Errorf("its VLAN does not cool down: %s", w.state)
+	}
+}
+
+func TestALostStateDeletesNoBranchOfAPod(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 18)
+	for n := range 8 {
+		w.start(n, "sg-a")
+	}
+	w.settle()
+	for _, p := range w.pods {
+		p.hidden = true
+	}
+	w.state = trunk.New(instance)
+	w.pass(30*time.Minute, time.Minute)
+	if n := len(w.ec2.branches()); n < 8 || !strings.Contains(problems(w), "none is deleted") {
+		t.Fatalf("%d branches, problems %q", n, problems(w))
+	}
+	w = newWorld(t, trunk.DefaultConfig(), 18)
+	for n := range 3 {
+		w.start(n, "sg-a")
+	}
+	w.settle()
+	w.state = trunk.New(instance)
+	if got := calls(w, func() { w.pass(30*time.Minute, time.Minute) }); got != "" {
+		t.Errorf("calls %q, want none", got)
+	}
+	for _, p := range w.pods {
+		bound(t, w, p)
+	}
+}
+
+func TestExternalChangesOfABranchAreRepaired(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 9)
+	p := w.start(1, "sg-a")
+	w.settle()
+	b := bound(t, w, p)
+	e := w.ec2.enis[b.ENI]
+	e.Groups, e.tampered = trunk.NewGroups("sg-b"), true
+	w.observe(0)
+	if n := w.begin(); n > 0 {
+		t.Errorf("an observation that may be stale: %s", w.decided)
+	}
+	w.now = w.now.Add(w.c.MinAge)
+	w.observe(0)
+	if got := calls(w, w.settle); got != "1 SetGroups" {
+		t.Errorf("groups changed: calls %q", got)
+	}
+	bound(t, w, p)
+	w.now = w.now.Add(w.c.MinAge)
+	e.Association, e.VLAN = "", 0
+	w.observe(0)
+	if got := calls(w, w.settle); got != "1 Associate" || bound(t, w, p).VLAN != b.VLAN {
+		t.Errorf("association ended: calls %q\n%s", got, w.state)
+	}
+}
+
+func TestAVLANThatEC2HasInUseIsLeftAndAnotherIsTaken(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 9)
+	w.ec2.subnets = append(w.ec2.subnets, trunk.Subnet{ID: "subnet-b", Total: 9, Free: 9})
+	w.settle()
+	w.leak(1)
+	p := w.start(1, "sg-a")
+	w.settle()
+	w.now = w.now.Add(w.c.RetryMin)
+	w.settle()
+	if b := bound(t, w, p); b.VLAN != 2 {
+		t.Errorf("%s, want VLAN 2", b)
+	}
+	w.pass(15*time.Minute, time.Minute)
+	if n := len(w.ec2.branches()); n != 1 || len(w.state.VLANs) != 2 {
+		t.Errorf("%d branches\n%s", n, w.state)
+	}
+}
+
+func TestABranchThatEC2DeletedIsForgottenAndOneOfAPodIsKept(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 9)
+	p := w.start(1, "sg-a")
+	w.settle()
+	w.begin()
+	delete(w.ec2.enis, bound(t, w, p).ENI)
+	w.now = w.now.Add(w.c.MinAge)
+	w.change(p, "sg-b")
+	for range 20 {
+		w.begin()
+		w.finishAll()
+		w.now = w.now.Add(time.Minute)
+	}
+	if b, ok := w.state.Of(p.UID); !ok || b.Stage != trunk.Bound || !strings.Contains(w.plan().Observe, "not found") && w.state.Backoffs["branch/"+string(b.ID)].Reason != trunk.FailNotFound {
+		t.Errorf("a running pod: %s\n%s", w.state, w.decided)
+	}
+	w.end(p)
+	w.pass(time.Hour, time.Minute)
+	if len(w.state.Branches) > 0 {
+		t.Errorf("it is not forgotten: %s", w.state)
+	}
+}
