@@ -145,7 +145,7 @@ func (s *State) enter(b Branch, a Action, c Config, now time.Time) (Branch, erro
 	case CreateBranch:
 		return b, nil
 	case Adopt:
-		b.Pod = a.Pod
+		b.Pod, b.Used = a.Pod, true
 		return b.to(Bound, now), nil
 	case TagBranch:
 		return s.reserve(b, a.VLAN, now, stale)
@@ -160,7 +160,7 @@ func (s *State) enter(b Branch, a Action, c Config, now time.Time) (Branch, erro
 		if b.Pod != "" || (b.Association != "") != (a.Kind == Disassociate) {
 			return b, stale
 		}
-		return s.giveUp(b, now), nil
+		return s.giveUp(b, c, now), nil
 	case CreateTrunk, AttachTrunk, DeleteTrunk, Release:
 	}
 	return b, stale
@@ -196,6 +196,7 @@ func use(b Branch, a Action, c Config, now time.Time, stale error) (Branch, erro
 			return b, stale
 		}
 		b = b.to(Idle, now)
+		b.Used = false
 	case Absent, Creating, Attaching, Ready, Tagging, Associating, Disassociating, Deleting:
 		return b, stale
 	}
@@ -205,6 +206,7 @@ func use(b Branch, a Action, c Config, now time.Time, stale error) (Branch, erro
 			return b, stale
 		}
 		b = b.to(Binding, now)
+		b.Used = true
 	}
 	return b, nil
 }
@@ -216,14 +218,18 @@ func (b Branch) cooled(c Config, now time.Time) bool {
 		!now.Before(b.Since.Add(c.CoolDown))
 }
 
-// giveUp begins the end of a branch that no pod has. A VLAN under which it never was associated
-// needs no cool-down.
-func (s *State) giveUp(b Branch, now time.Time) Branch {
+// giveUp begins the end of a branch that no pod has. A VLAN that no pod used needs no cool-down
+// if the branch is not associated.
+func (s *State) giveUp(b Branch, c Config, now time.Time) Branch {
 	if b.Association != "" {
 		return b.to(Disassociating, now)
 	}
 	if b.Stage != Deleting {
-		s.coolVLAN(b, now)
+		until := now
+		if b.Used {
+			until = now.Add(c.CoolDown)
+		}
+		s.coolVLAN(b, until)
 		b.VLAN = 0
 	}
 	return b.to(Deleting, now)
@@ -234,7 +240,7 @@ func (s *State) release(b Branch, a Action, now time.Time) error {
 	if b.Pod == "" || b.Pod != a.Pod {
 		return fmt.Errorf("branch %s is that of %q: %w", b.ID, b.Pod, ErrStale)
 	}
-	if b.Stage == Binding || b.Stage == Bound {
+	if b.Used {
 		b = b.to(Cooling, now)
 	}
 	if b.Intent != nil && b.Intent.Action.Kind == Bind {

@@ -27,6 +27,7 @@ func Observe(s State, o Observation, c Config, now time.Time) State {
 	if i := s.Trunk.Intent; i != nil && i.Lost && w.absent(s.Trunk.ENI, i) {
 		s.Trunk = Trunk{} // not created, or deleted
 	}
+	s.Trunk = w.missing(s.Trunk)
 	for _, b := range s.sorted() {
 		w.branch(s, b)
 	}
@@ -65,6 +66,26 @@ func (w shown) trunk(t Trunk, e Seen) Trunk {
 	t = Trunk{Stage: Attaching, ENI: e.ENI, MAC: e.MAC, Device: e.Device, Subnet: e.Subnet, Groups: e.Groups}
 	if e.Device > 0 {
 		t.Stage = Ready
+	}
+	return t
+}
+
+// missing is the state of a trunk that EC2 does not show attached. After two observations that
+// are MinAge apart it is attached or created again; EC2 has ended its associations, which are
+// made again under their VLANs.
+func (w shown) missing(t Trunk) Trunk {
+	e, listed := w.byENI[t.ENI]
+	switch {
+	case t.Stage != Ready || listed && e.Device > 0:
+		t.Missing = time.Time{}
+	case !listed && !w.o.Complete:
+	case t.Missing.IsZero():
+		t.Missing = w.o.At
+	case !w.old(t.Missing):
+	case listed:
+		t.Stage, t.Device, t.Missing = Attaching, 0, time.Time{}
+	default:
+		t = Trunk{}
 	}
 	return t
 }

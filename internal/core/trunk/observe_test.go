@@ -87,6 +87,35 @@ func TestExternalChangesOfABranchAreRepaired(t *testing.T) {
 	}
 }
 
+func TestATrunkThatIsGoneIsMadeAgainOnceThatIsConfirmed(t *testing.T) {
+	tests := map[string]struct {
+		lose func(*simulation, *eni)
+		want string
+	}{
+		"detached": {func(_ *simulation, e *eni) { e.Device = 0 }, "1 Associate, 1 AttachTrunk"},
+		"deleted":  {func(s *simulation, e *eni) { delete(s.enis, e.ENI) }, "1 Associate, 1 AttachTrunk, 1 CreateTrunk"},
+	}
+	for name, tt := range tests {
+		w := newWorld(t, trunk.DefaultConfig(), 9)
+		p := w.start(1, "sg-a")
+		w.settle()
+		b := bound(t, w, p)
+		e := w.ec2.enis[b.ENI]
+		tt.lose(w.ec2, w.ec2.enis[w.state.Trunk.ENI])
+		e.Association, e.VLAN, e.tampered = "", 0, true
+		w.observe(0)
+		w.observe(0)
+		if n := w.begin(); n > 0 || !strings.Contains(problems(w), "does not show the trunk") {
+			t.Errorf("%s, observed at one time: %s", name, w.decided)
+		}
+		w.now = w.now.Add(w.c.MinAge)
+		w.observe(0)
+		if got := calls(w, w.settle); got != tt.want || bound(t, w, p).VLAN != b.VLAN {
+			t.Errorf("%s: calls %q, want %q\n%s", name, got, tt.want, w.state)
+		}
+	}
+}
+
 func TestAVLANThatEC2HasInUseIsLeftAndAnotherIsTaken(t *testing.T) {
 	w := newWorld(t, trunk.DefaultConfig(), 9)
 	w.ec2.subnets = append(w.ec2.subnets, trunk.Subnet{ID: "subnet-b", Total: 9, Free: 9})
@@ -125,5 +154,31 @@ func TestABranchThatEC2DeletedIsForgottenAndOneOfAPodIsKept(t *testing.T) {
 	w.pass(time.Hour, time.Minute)
 	if len(w.state.Branches) > 0 {
 		t.Errorf("it is not forgotten: %s", w.state)
+	}
+}
+
+// TestABranchThatIsAssociatedAgainRemembersThatAPodUsedIt: its pod ends before the association is
+// made again, and no other pod gets it without quarantine and cool-down.
+func TestABranchThatIsAssociatedAgainRemembersThatAPodUsedIt(t *testing.T) {
+	w := newWorld(t, warmConfig(0), 18)
+	p := w.start(1, "sg-a")
+	w.settle()
+	e := w.of(p)
+	w.now = w.now.Add(w.c.MinAge)
+	e.Association, e.VLAN, e.tampered = "", 0, true
+	w.observe(0)
+	w.begin() // associates it again
+	w.end(p)
+	p.asked = true
+	w.begin()
+	w.finishAll()
+	q := w.start(2, "sg-b")
+	w.settle()
+	if b := bound(t, w, q); b.ENI == e.ENI {
+		t.Errorf("%s got a branch that %s had used", q.UID, p.UID)
+	}
+	w.pass(10*time.Minute, time.Minute)
+	if n := len(w.ec2.branches()); n != 1 {
+		t.Errorf("%d branches are left\n%s", n, w.state)
 	}
 }

@@ -217,7 +217,7 @@ func (p *planner) ended() {
 			p.busy[b.ID] = true
 		case pod.Ended:
 			p.do(b, release, "the pod %s has ended", pod.Name)
-		case len(pod.Groups) == 0 && b.Stage != Binding && b.Stage != Bound:
+		case len(pod.Groups) == 0 && !b.Used:
 			p.do(b, release, "no policy selects the pod %s any more", pod.Name)
 		}
 	}
@@ -371,6 +371,13 @@ func (p *planner) observe() {
 			p.at(due)
 		case p.s.Observed.Before(due):
 			p.d.Observe = fmt.Sprintf("%s is not in the state: it is given up if EC2 shows it again", eni)
+		}
+	}
+	if missing := p.s.Trunk.Missing; !missing.IsZero() {
+		p.at(missing.Add(p.c.MinAge))
+		p.report("", "EC2 does not show the trunk %s attached since %s", p.s.Trunk.ENI, missing.Format(clock))
+		if !p.now.Before(missing.Add(p.c.MinAge)) {
+			p.d.Observe = "EC2 does not show the trunk attached: it is made again if that is confirmed"
 		}
 	}
 	if why := p.s.observation(); why != "" {

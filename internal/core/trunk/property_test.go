@@ -114,11 +114,33 @@ func TestNoVLANIsHeldTwiceAndNoPodIsUnprotected(t *testing.T) {
 			"brake": func(t *rapid.T) {
 				w.brake = rapid.SampledFrom([]cloud.Brake{cloud.BrakeOff, cloud.BrakeOff, cloud.FreezeRelease, cloud.FreezeAll}).Draw(t, "brake")
 			},
+			"tamper": func(t *rapid.T) { // another program changes the groups, or ends the association
+				var own []*eni
+				for _, e := range w.ec2.branches() {
+					if e.Association != "" && !e.leaked && (w.ec2.used(e) || !e.dirty) {
+						own = append(own, e)
+					}
+				}
+				if len(own) == 0 {
+					return
+				}
+				e := rapid.SampledFrom(own).Draw(t, "branch")
+				e.tampered = true
+				if rapid.Bool().Draw(t, "disassociate") {
+					e.Association, e.VLAN = "", 0
+				} else {
+					e.Groups, e.quiet = trunk.NewGroups("sg-other"), time.Time{}
+				}
+			},
 			"leak": func(t *rapid.T) { w.leak(rapid.IntRange(1, 120).Draw(t, "vlan")) },
 		})
 		w.fault, w.brake = func(trunk.Action) string { return "" }, cloud.BrakeOff
 		w.finishAll()
 		w.pass(25*time.Minute, time.Minute)
+		for _, e := range w.ec2.branches() {
+			e.tampered = false
+		}
+		w.check()
 		served(t, w)
 		if n := w.begin(); n != 0 {
 			t.Fatalf("not at the fixpoint: %s", w.decided)

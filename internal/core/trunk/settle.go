@@ -68,10 +68,14 @@ func (s State) settle(b Branch, o Outcome, c Config, now time.Time) {
 		delete(s.Backoffs, keySubnet+string(a.Subnet))
 		delete(s.Backoffs, cmp.Or(podKey(a.Pod), keyWarm))
 	case TagBranch:
-		b = b.to(Associating, now)
+		if b.Stage == Tagging {
+			b = b.to(Associating, now)
+		}
 	case Associate:
 		b.Association = o.Association
-		b = b.to(Idle, now)
+		if b.Stage == Associating {
+			b = b.to(Idle, now)
+		}
 	case SetGroups:
 		b.Groups = a.Groups
 		if b.Stage == Cooling {
@@ -116,9 +120,9 @@ func Fail(s State, id cloud.ActionID, f Failure, c Config, now time.Time) State 
 	switch {
 	case b.gone(f, s.Backoffs[keyBranch+string(b.ID)], c, now):
 		b.Intent = nil
-		if b.Stage != Binding && b.Stage != Bound {
+		if !b.Used || b.Pod == "" {
 			b.Pod = ""
-			b = s.giveUp(b, now)
+			b = s.giveUp(b, c, now)
 		}
 		s.Branches[b.ID] = b
 		s.backOff(keyBranch+string(b.ID), f, c, now)
@@ -176,7 +180,9 @@ func (s State) refused(b Branch, a Action, f Failure, c Config, now time.Time) {
 	if a.Kind == Associate && f.Reason == FailVLAN {
 		s.VLANs[b.VLAN] = VLAN{} // until an observation shows that it is free
 		b.VLAN = 0
-		b = b.to(Tagging, now)
+		if b.Stage == Associating {
+			b = b.to(Tagging, now)
+		}
 	}
 	s.Branches[b.ID] = b
 	s.backOff(keyBranch+string(b.ID), f, c, now)

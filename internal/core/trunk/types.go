@@ -86,6 +86,9 @@ type Trunk struct {
 	Intent *Intent      `json:"intent,omitempty"`
 	Subnet vpc.SubnetID `json:"subnet,omitempty"`
 	Groups Groups       `json:"groups,omitempty"`
+	// Missing is when EC2 was first found not to show it, or to show it as not attached; zero
+	// while EC2 shows it attached.
+	Missing time.Time `json:"missing,omitzero"`
 }
 
 // Branch is a branch interface.
@@ -103,6 +106,8 @@ type Branch struct {
 	Groups Groups `json:"groups,omitempty"`
 	Pod    PodUID `json:"pod,omitempty"` // for which it is reserved, or which uses it
 	Stage  Stage  `json:"stage"`
+	// Used: a pod may have used it, and it has not cooled down in quarantine since.
+	Used bool `json:"used,omitempty"`
 	// Since is when it took its stage; of Cooling, when its pod ended or, if later, when it was
 	// quarantined.
 	Since time.Time `json:"since"`

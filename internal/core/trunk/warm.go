@@ -137,7 +137,7 @@ func (p warmth) quarantineSpare() bool {
 // quarantineUsed quarantines a branch of a pod that has ended, for another pod.
 func (p warmth) quarantineUsed() bool {
 	return slices.ContainsFunc(p.branches, func(b Branch) bool {
-		if b.Stage != Cooling || b.spare(p.c.Quarantine) || !p.placed(b.Subnet) || !p.free(b) {
+		if b.Stage != Cooling || b.Association == "" || b.spare(p.c.Quarantine) || !p.placed(b.Subnet) || !p.free(b) {
 			return false
 		}
 		p.keep[b.ID] = p.do(b, Action{Kind: SetGroups, Groups: p.c.Quarantine}, "its pod has ended, and another one can use it once it has cooled down in quarantine")
