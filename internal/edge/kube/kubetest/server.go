@@ -459,7 +459,7 @@ func (s *Server) create(w http.ResponseWriter, t target, body object) {
 	if t.ns != "" {
 		meta["namespace"] = t.ns
 	}
-	if s.terminated(t.ns) {
+	if terminated(s, t.ns) {
 		fail(w, http.StatusForbidden, "Forbidden", "unable to create new content in namespace "+t.ns+" because it is being terminated")
 		return
 	}
@@ -472,7 +472,7 @@ func (s *Server) create(w http.ResponseWriter, t target, body object) {
 
 // terminated reports whether a namespace was deleted: the API server creates nothing in it, also if
 // the request was sent before. Tests need not make the namespaces that they use.
-func (s *Server) terminated(namespace string) bool {
+func terminated(s *Server, namespace string) bool {
 	const resource = "/api/v1/namespaces"
 	_, exists := s.rows[resource][namespace]
 	return !exists && slices.ContainsFunc(s.removed[resource], func(o object) bool { return o.key() == namespace })
