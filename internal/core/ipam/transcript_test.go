@@ -3,14 +3,13 @@ package ipam_test
 import (
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/test/transcript"
 )
 
 // TestTranscripts replays testdata/*.txt: commands follow ">", the output of the planner
@@ -18,59 +17,24 @@ import (
 // ./internal/core/ipam -run Transcripts -update`, and commit the difference only if each
 // change is intended.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			raw, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := replay(t, string(raw))
-			if flag.Lookup("update").Value.String() == "true" {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(raw) {
-				t.Errorf("%s differs:\n%s", file, got)
-			}
-		})
-	}
+	transcript.Replay(t, flag.Lookup("update").Value.String() == "true", func(t *testing.T, out *strings.Builder) func(string) {
+		tr := &driven{T: t, out: out}
+		return tr.run
+	})
 }
 
-// transcript is a node that commands drive, and what it has printed.
-type transcript struct {
+// driven is a node that commands drive, and what it has printed.
+type driven struct {
 	*testing.T
 	w       *world
-	out     strings.Builder
+	out     *strings.Builder
 	nextPod int
 	live    []int // pods with an address, oldest first
 }
 
-// replay runs the commands of a transcript and returns it with their output.
-func replay(t *testing.T, script string) string {
-	tr := &transcript{T: t}
-	for line := range strings.Lines(script) {
-		line = strings.TrimSuffix(line, "\n")
-		command, isCommand := strings.CutPrefix(line, "> ")
-		switch {
-		case isCommand:
-			fmt.Fprintln(&tr.out, line)
-			tr.run(command)
-		case line == "" || strings.HasPrefix(line, "#"):
-			fmt.Fprintln(&tr.out, line)
-		} // other lines are the output of the last update
-	}
-	return tr.out.String()
-}
-
 // run executes one command.
-func (tr *transcript) run(command string) {
-	w, out := tr.w, &tr.out
+func (tr *driven) run(command string) {
+	w, out := tr.w, tr.out
 	word, rest, _ := strings.Cut(command, " ")
 	number := func() (n int) {
 		if _, err := fmt.Sscan(rest, &n); err != nil {

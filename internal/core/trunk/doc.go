@@ -32,6 +32,7 @@
 // An idle branch is warm: with the deny-all group it is quarantined and generic, with other
 // groups it is exact. It becomes a pod's by no call if it carries the groups of the pod, by one
 // (SetGroups) if not. A branch that a pod has used is another pod's only after it was quarantined
-// and cooled down in quarantine, also if another program ended its association in between. A VLAN has one owner from the plan to tag a branch until the
-// disassociation of the branch has succeeded and the VLAN has cooled down.
+// and cooled down in quarantine, also if another program ended its association in between. A VLAN
+// has one owner from the plan to tag a branch until the disassociation of the branch has succeeded
+// and the VLAN has cooled down.
 package trunk

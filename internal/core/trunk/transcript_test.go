@@ -3,14 +3,13 @@ package trunk_test
 import (
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/test/transcript"
 )
 
 var update = flag.Bool("update", false, "rewrite transcripts")
@@ -19,55 +18,20 @@ var update = flag.Bool("update", false, "rewrite transcripts")
 // them, and comments follow "#". If this fails, run `go test ./internal/core/trunk -run
 // Transcripts -update`, and commit the difference only if each change is intended.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			raw, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := replay(t, string(raw))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(raw) {
-				t.Errorf("%s differs:\n%s", file, got)
-			}
-		})
-	}
+	transcript.Replay(t, *update, func(t *testing.T, out *strings.Builder) func(string) {
+		tr := &driven{T: t, out: out}
+		return func(command string) { tr.run(strings.Fields(command)) }
+	})
 }
 
-// transcript is a node that commands drive, and what it has printed.
-type transcript struct {
+// driven is a node that commands drive, and what it has printed.
+type driven struct {
 	*testing.T
 	w   *world
-	out strings.Builder
+	out *strings.Builder
 }
 
-// replay runs the commands of a transcript and returns it with their output.
-func replay(t *testing.T, script string) string {
-	tr := &transcript{T: t}
-	for line := range strings.Lines(script) {
-		line = strings.TrimSuffix(line, "\n")
-		command, isCommand := strings.CutPrefix(line, "> ")
-		switch {
-		case isCommand:
-			fmt.Fprintln(&tr.out, line)
-			tr.run(strings.Fields(command))
-		case line == "" || strings.HasPrefix(line, "#"):
-			fmt.Fprintln(&tr.out, line)
-		} // other lines are the output of the last update
-	}
-	return tr.out.String()
-}
-
-func (tr *transcript) number(word string) (n int) {
+func (tr *driven) number(word string) (n int) {
 	if _, err := fmt.Sscan(word, &n); err != nil {
 		tr.Fatalf("%q: %v", word, err)
 	}
@@ -75,8 +39,8 @@ func (tr *transcript) number(word string) (n int) {
 }
 
 // run executes one command.
-func (tr *transcript) run(words []string) {
-	w, out := tr.w, &tr.out
+func (tr *driven) run(words []string) {
+	w, out := tr.w, tr.out
 	args := words[1:]
 	switch words[0] {
 	case "node": // branches of its type, and those that are kept warm
