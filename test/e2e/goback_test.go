@@ -197,7 +197,7 @@ func (m *migration) uninstall(t *testing.T, l lab) {
 	if have := n.ofAWSsDaemon(t)[ours]; have != "" {
 		t.Errorf("AWS's daemon has %s of the ended pod for %s", ours, have)
 	}
-	if have := inside("ip", "rule"); strings.Contains(have, ours.String()) {
+	if have := inside("ip", "rule"); slices.Contains(strings.Fields(have), ours.String()) {
 		t.Errorf("the rules of the ended pod with %s are left:\n%s", ours, have)
 	}
 	inside("nft", "list", "table", "inet", "trunkline") // fails without the table

@@ -113,6 +113,9 @@ func (l lab) remove(t testing.TB, object string, more ...string) {
 	if slices.Contains(more, "--force") {
 		grace = "--grace-period=0"
 	}
+	if strings.HasPrefix(object, "deployment/") {
+		more = append(more, "--cascade=foreground") // by default its pods end later
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if r := l.try(ctx, append([]string{"kubectl", "delete", object, "--ignore-not-found", "--wait", grace}, more...)...); r.err != nil {
