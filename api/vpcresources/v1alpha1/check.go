@@ -54,18 +54,28 @@ func (l *BranchLedger) Check(instance string) []error {
 	if l.Trunk != nil {
 		c.trunk(l.Trunk)
 	}
-	vlans := map[int32]bool{}
+	owners := c.vlans(l.VLANs)
+	ids, vlans := map[string]bool{}, map[int32]bool{}
 	for i := range l.Branches {
 		b := &l.Branches[i]
 		c.at = fmt.Sprintf("branches[%d]: ", i)
-		if b.VLANID < 1 || b.VLANID > MaxVLAN {
+		if ids[b.ID] {
+			c.add("id %q: another record has it: %w", b.ID, ErrHeldTwice)
+		}
+		ids[b.ID] = true
+		switch {
+		case b.VLANID == 0:
+		case b.VLANID < 1 || b.VLANID > MaxVLAN:
 			c.add("vlanID %d: must be from 1 to %d: %w", b.VLANID, MaxVLAN, ErrVLAN)
-		} else if vlans[b.VLANID] {
+		case vlans[b.VLANID]:
 			c.add("vlanID %d: another record has it: %w", b.VLANID, ErrVLAN)
+		case owners[b.VLANID] != b.ID:
+			c.add("vlanID %d: the owner in vlans is %q, and not %q: %w", b.VLANID, owners[b.VLANID], b.ID, ErrVLAN)
 		}
 		vlans[b.VLANID] = true
 		c.stage(b)
 		c.values(b)
+		c.call(b.Call)
 	}
 	return c.errs
 }
@@ -80,32 +90,62 @@ func (c *checker) add(format string, args ...any) {
 	c.errs = append(c.errs, fmt.Errorf("status.trunkline: "+c.at+format, args...))
 }
 
+// vlans returns the owners of VLANs; it leaves those out that cool down.
+func (c *checker) vlans(list []VLANRecord) map[int32]string {
+	owners, seen := map[int32]string{}, map[int32]bool{}
+	for i, v := range list {
+		c.at = fmt.Sprintf("vlans[%d]: ", i)
+		if v.VLANID < 1 || v.VLANID > MaxVLAN {
+			c.add("vlanID %d: must be from 1 to %d: %w", v.VLANID, MaxVLAN, ErrVLAN)
+		} else if seen[v.VLANID] {
+			c.add("vlanID %d: another record has it: %w", v.VLANID, ErrVLAN)
+		}
+		seen[v.VLANID] = true
+		if v.Until == nil {
+			owners[v.VLANID] = v.Owner
+		}
+	}
+	c.at = ""
+	return owners
+}
+
 func (c *checker) trunk(t *TrunkRecord) {
 	c.at = "trunk: "
 	defer func() { c.at = "" }()
 	switch t.Phase {
-	case TrunkCreating, TrunkAttaching, TrunkReady:
+	case TrunkCreating, TrunkAttaching, TrunkReady, TrunkDeleting:
 	default:
 		c.add("phase %q: %w", t.Phase, ErrPhase)
 	}
-	if t.ClientToken == "" {
-		c.add("clientToken is missing: %w", ErrIncomplete)
+	if t.Phase == TrunkCreating && t.Call == nil {
+		c.add("call is missing in the phase %s: %w", t.Phase, ErrIncomplete)
 	}
 	if t.ENIID == "" && t.Phase != TrunkCreating {
 		c.add("eniID is missing in the phase %s: %w", t.Phase, ErrIncomplete)
 	}
 	c.id("eniID", t.ENIID, 0)
+	c.mac(t.MAC, 0)
+	c.call(t.Call)
+}
+
+// call checks what a call without a known outcome must have to be repeated.
+func (c *checker) call(r *CallRecord) {
+	if r != nil && (r.ID == "" || r.Kind == "" || r.Tries < 1) {
+		c.add("call %q of kind %q after %d tries: %w", r.ID, r.Kind, r.Tries, ErrIncomplete)
+	}
 }
 
 // stage checks what the phase of a branch requires.
 func (c *checker) stage(b *BranchRecord) {
-	created, associated := true, false
+	created, associated, bound := true, false, false
 	switch b.Phase {
 	case BranchCreating:
 		created = false
-	case BranchAssociating, BranchDisassociating, BranchDeleting:
-	case BranchBound, BranchQuarantined, BranchCooling:
+	case BranchTagging, BranchAssociating, BranchCooling, BranchDisassociating, BranchDeleting:
+	case BranchIdle:
 		associated = true
+	case BranchBinding, BranchBound:
+		associated, bound = true, true
 	default:
 		c.add("phase %q: %w", b.Phase, ErrPhase)
 		return
@@ -115,15 +155,13 @@ func (c *checker) stage(b *BranchRecord) {
 			c.add("%s is missing in the phase %s: %w", what, b.Phase, ErrIncomplete)
 		}
 	}
-	lacks("clientToken", b.ClientToken == "")
-	lacks("securityGroups", len(b.SecurityGroups) == 0)
+	lacks("id", b.ID == "")
+	lacks("call", !created && b.Call == nil)
 	lacks("eniID", created && b.ENIID == "")
 	lacks("associationID", associated && b.AssociationID == "")
-	lacks("pod", b.Phase == BranchBound && b.Pod == nil)
+	lacks("vlanID", associated && b.VLANID == 0)
+	lacks("pod", bound && b.Pod == nil)
 	lacks("pod.uid", b.Pod != nil && b.Pod.UID == "")
-	if b.Phase == BranchQuarantined && b.Pod != nil {
-		c.add("a quarantined branch has the pod %s/%s: %w", b.Pod.Namespace, b.Pod.Name, ErrIncomplete)
-	}
 }
 
 // values checks the form of a branch's values, and that no other record has them.
@@ -135,16 +173,21 @@ func (c *checker) values(b *BranchRecord) {
 			c.add("security group %q: %w", g, ErrMalformed)
 		}
 	}
-	if b.MAC != "" {
-		mac, err := net.ParseMAC(b.MAC)
-		if err != nil || len(mac) != 6 {
-			c.add("mac %q: %w", b.MAC, ErrMalformed)
-		} else {
-			c.hold("mac", mac.String(), b.VLANID)
-		}
-	}
+	c.mac(b.MAC, b.VLANID)
 	c.address("ipv4", b.IPv4, b.SubnetCIDR, b.VLANID, netip.Addr.Is4)
 	c.address("ipv6", b.IPv6, b.SubnetV6CIDR, b.VLANID, netip.Addr.Is6)
+}
+
+func (c *checker) mac(text string, vlan int32) {
+	if text == "" {
+		return
+	}
+	mac, err := net.ParseMAC(text)
+	if err != nil || len(mac) != 6 {
+		c.add("mac %q: %w", text, ErrMalformed)
+		return
+	}
+	c.hold("mac", mac.String(), vlan)
 }
 
 func (c *checker) id(field, id string, vlan int32) {

@@ -16,22 +16,26 @@ import (
 
 const instance = "i-0123456789abcdef0"
 
-// ledger has a trunk, a bound branch, one in creation and a warm one.
+// ledger has a trunk, a bound branch, one in creation, a warm one and a VLAN that cools down.
 func ledger() *v1alpha1.BranchLedger {
-	since := metav1.NewTime(time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC))
+	since := metav1.NewMicroTime(time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC))
 	groups := []string{"sg-0123456789abcdef0"}
 	return &v1alpha1.BranchLedger{
 		InstanceID: instance,
-		Trunk:      &v1alpha1.TrunkRecord{Phase: v1alpha1.TrunkReady, ClientToken: "t0", ENIID: "eni-0123456789abcdef0", DeviceIndex: 3},
+		Trunk:      &v1alpha1.TrunkRecord{Phase: v1alpha1.TrunkReady, ENIID: "eni-0123456789abcdef0", DeviceIndex: 3},
 		LastVLAN:   3,
+		VLANs:      []v1alpha1.VLANRecord{{VLANID: 1, Owner: "t1"}, {VLANID: 2, Owner: "t9", Until: &since}, {VLANID: 3, Owner: "t3"}},
 		Branches: []v1alpha1.BranchRecord{
 			{
-				VLANID: 1, Phase: v1alpha1.BranchBound, Since: since, ClientToken: "t1", SecurityGroups: groups, ENIID: "eni-0123456789abcdef1",
+				ID: "t1", VLANID: 1, Phase: v1alpha1.BranchBound, Since: since, SecurityGroups: groups, ENIID: "eni-0123456789abcdef1",
 				Pod: &v1alpha1.PodReference{UID: "uid-1", Namespace: "shop", Name: "web"}, AssociationID: "trunk-assoc-1", MAC: "02:00:00:00:00:01",
 				IPv4: "10.0.1.9", SubnetCIDR: "10.0.1.0/24", IPv6: "2600:1f14::9", SubnetV6CIDR: "2600:1f14::/64",
 			},
-			{VLANID: 2, Phase: v1alpha1.BranchCreating, Since: since, ClientToken: "t2", SecurityGroups: groups, Pod: &v1alpha1.PodReference{UID: "uid-2", Namespace: "shop", Name: "web-2"}},
-			{VLANID: 3, Phase: v1alpha1.BranchQuarantined, Since: since, ClientToken: "t3", SecurityGroups: groups, ENIID: "eni-0123456789abcdef3", AssociationID: "trunk-assoc-3"},
+			{
+				ID: "t2", Phase: v1alpha1.BranchCreating, Since: since, Pod: &v1alpha1.PodReference{UID: "uid-2", Namespace: "shop", Name: "web-2"},
+				Call: &v1alpha1.CallRecord{ID: "t2", Kind: "CreateBranch", Tries: 1, At: since},
+			},
+			{ID: "t3", VLANID: 3, Phase: v1alpha1.BranchIdle, Since: since, SecurityGroups: groups, ENIID: "eni-0123456789abcdef3", AssociationID: "trunk-assoc-3"},
 		},
 	}
 }
@@ -48,21 +52,28 @@ func TestALedgerThatWasChangedByHandIsRefusedByName(t *testing.T) {
 		{"of the instance that had the node's name before", func(l *ledgers) { l.InstanceID = "i-0123456789abcdef9" }, v1alpha1.ErrOtherInstance, instance},
 		{"without an instance", func(l *ledgers) { l.InstanceID = "" }, v1alpha1.ErrMalformed, "instanceID"},
 		{"a VLAN that no branch can have", func(l *ledgers) { l.Branches[1].VLANID = 121 }, v1alpha1.ErrVLAN, "branches[1]"},
-		{"VLAN 0", func(l *ledgers) { l.Branches[1].VLANID = 0 }, v1alpha1.ErrVLAN, "from 1 to 120"},
+		{"a reserved VLAN that no branch can have", func(l *ledgers) { l.VLANs[1].VLANID = 121 }, v1alpha1.ErrVLAN, "vlans[1]"},
+		{"VLAN 0", func(l *ledgers) { l.VLANs[1].VLANID = 0 }, v1alpha1.ErrVLAN, "from 1 to 120"},
+		{"a warm branch without its VLAN", func(l *ledgers) { l.Branches[2].VLANID = 0 }, v1alpha1.ErrIncomplete, "vlanID"},
 		{"a VLAN held twice", func(l *ledgers) { l.Branches[1].VLANID = 1 }, v1alpha1.ErrVLAN, "another record"},
+		{"a VLAN with two owners", func(l *ledgers) { l.VLANs[1].VLANID = 3 }, v1alpha1.ErrVLAN, "another record"},
+		{"a VLAN of another branch", func(l *ledgers) { l.VLANs[2].Owner = "t9" }, v1alpha1.ErrVLAN, "t9"},
+		{"a VLAN that cools down", func(l *ledgers) { l.Branches[1].VLANID = 2 }, v1alpha1.ErrVLAN, "branches[1]"},
 		{"the search for a VLAN starts outside the range", func(l *ledgers) { l.LastVLAN = 121 }, v1alpha1.ErrVLAN, "lastVLAN"},
 		{"a phase of a later version", func(l *ledgers) { l.Branches[1].Phase = "Renaming" }, v1alpha1.ErrPhase, "Renaming"},
 		{"a trunk phase of a later version", func(l *ledgers) { l.Trunk.Phase = "Renaming" }, v1alpha1.ErrPhase, "trunk"},
 		{"a ready trunk without its interface", func(l *ledgers) { l.Trunk.ENIID = "" }, v1alpha1.ErrIncomplete, "eniID"},
-		{"a trunk without a token", func(l *ledgers) { l.Trunk.ClientToken = "" }, v1alpha1.ErrIncomplete, "clientToken"},
+		{"a trunk in creation without its call", func(l *ledgers) { l.Trunk.Phase = v1alpha1.TrunkCreating }, v1alpha1.ErrIncomplete, "call"},
 		{"a bound branch without a pod", func(l *ledgers) { l.Branches[0].Pod = nil }, v1alpha1.ErrIncomplete, "pod"},
 		{"a pod without a UID", func(l *ledgers) { l.Branches[0].Pod.UID = "" }, v1alpha1.ErrIncomplete, "pod.uid"},
 		{"a bound branch without its association", func(l *ledgers) { l.Branches[0].AssociationID = "" }, v1alpha1.ErrIncomplete, "associationID"},
 		{"a warm branch without its interface", func(l *ledgers) { l.Branches[2].ENIID = "" }, v1alpha1.ErrIncomplete, "eniID"},
-		{"a quarantined branch of a pod", func(l *ledgers) { l.Branches[2].Pod = l.Branches[1].Pod }, v1alpha1.ErrIncomplete, "shop/web-2"},
-		{"a call without a token", func(l *ledgers) { l.Branches[1].ClientToken = "" }, v1alpha1.ErrIncomplete, "clientToken"},
-		{"a branch without groups", func(l *ledgers) { l.Branches[1].SecurityGroups = nil }, v1alpha1.ErrIncomplete, "securityGroups"},
-		{"a group that is none", func(l *ledgers) { l.Branches[1].SecurityGroups = []string{"default"} }, v1alpha1.ErrMalformed, "default"},
+		{"a branch without an id", func(l *ledgers) { l.Branches[1].ID = "" }, v1alpha1.ErrIncomplete, "id"},
+		{"an id of two branches", func(l *ledgers) { l.Branches[1].ID = "t3" }, v1alpha1.ErrHeldTwice, "t3"},
+		{"a branch in creation without its call", func(l *ledgers) { l.Branches[1].Call = nil }, v1alpha1.ErrIncomplete, "call"},
+		{"a call without a token", func(l *ledgers) { l.Branches[1].Call.ID = "" }, v1alpha1.ErrIncomplete, "branches[1]"},
+		{"a call that never began", func(l *ledgers) { l.Branches[1].Call.Tries = 0 }, v1alpha1.ErrIncomplete, "0 tries"},
+		{"a group that is none", func(l *ledgers) { l.Branches[0].SecurityGroups = []string{"default"} }, v1alpha1.ErrMalformed, "default"},
 		{"an interface that is none", func(l *ledgers) { l.Branches[0].ENIID = "eni-web" }, v1alpha1.ErrMalformed, "eni-web"},
 		{"an interface of two branches", func(l *ledgers) { l.Branches[2].ENIID = l.Branches[0].ENIID }, v1alpha1.ErrHeldTwice, "the branch with VLAN 1"},
 		{"the trunk as a branch", func(l *ledgers) { l.Branches[2].ENIID = l.Trunk.ENIID }, v1alpha1.ErrHeldTwice, "the trunk"},
@@ -97,25 +108,25 @@ func TestALedgerThatWasChangedByHandIsRefusedByName(t *testing.T) {
 
 func TestAPodHasTheBranchesOfItsUIDOnItsInstance(t *testing.T) {
 	l := ledger()
-	l.Branches = append(l.Branches, v1alpha1.BranchRecord{VLANID: 4, Phase: v1alpha1.BranchCooling, Pod: l.Branches[0].Pod})
+	l.Branches = append(l.Branches, v1alpha1.BranchRecord{ID: "t4", VLANID: 4, Phase: v1alpha1.BranchCooling, Pod: l.Branches[0].Pod})
 	for _, tt := range []struct {
 		name, instance string
 		pod            types.UID
-		want           int // VLAN, 0 is none
+		want           string // its id
 	}{
-		{"a running pod has its bound branch, not the one that cools down", instance, "uid-1", 1},
-		{"a pod in creation has the intent", instance, "uid-2", 2},
-		{"a later pod of the same name has none", instance, "uid-3", 0},
-		{"on another instance of the same node name it has none", "i-0123456789abcdef9", "uid-1", 0},
-		{"a pod without a UID does not get a warm branch", instance, "", 0},
+		{"a running pod has its bound branch, not the one that cools down", instance, "uid-1", "t1"},
+		{"a pod in creation has the intent", instance, "uid-2", "t2"},
+		{"a later pod of the same name has none", instance, "uid-3", ""},
+		{"on another instance of the same node name it has none", "i-0123456789abcdef9", "uid-1", ""},
+		{"a pod without a UID does not get a warm branch", instance, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			list := l.BranchesOf(tt.instance, tt.pod)
-			if tt.want == 0 && len(list) == 0 {
+			if tt.want == "" && len(list) == 0 {
 				return
 			}
-			if len(list) != 1 || int(list[0].VLANID) != tt.want {
-				t.Errorf("branches %+v, want VLAN %d", list, tt.want)
+			if len(list) != 1 || list[0].ID != tt.want {
+				t.Errorf("branches %+v, want %q", list, tt.want)
 			}
 		})
 	}
@@ -134,7 +145,7 @@ func FuzzStatus(f *testing.F) {
 		}
 		f.Add(text)
 		f.Add(text[:len(text)/2])
-		f.Add([]byte(strings.Replace(string(text), `"vlanID":2`, `"vlanID":1`, 1)))
+		f.Add([]byte(strings.Replace(string(text), `"vlanID":3`, `"vlanID":1`, 1)))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var s v1alpha1.CNINodeStatus
@@ -146,7 +157,7 @@ func FuzzStatus(f *testing.F) {
 		}
 		held := map[any]bool{}
 		for _, b := range s.Trunkline.Branches {
-			if held[b.VLANID] || b.VLANID < 1 || b.VLANID > v1alpha1.MaxVLAN {
+			if b.VLANID != 0 && (held[b.VLANID] || b.VLANID < 1 || b.VLANID > v1alpha1.MaxVLAN) {
 				t.Errorf("VLAN %d passed Check", b.VLANID)
 			}
 			held[b.VLANID] = true
