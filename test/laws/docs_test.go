@@ -25,7 +25,7 @@ var (
 
 // planned are packages that docs/map.md says to add.
 func planned() []string {
-	return []string{"internal/control/trunk", "internal/control/NAME"}
+	return []string{"internal/control/NAME"}
 }
 
 // missingPaths returns the files and packages that a document in a folder names and that

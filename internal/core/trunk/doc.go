@@ -7,7 +7,7 @@
 // subnets, and returns the actions to begin, the reason of each, and when to plan again.
 //
 // The package is pure: it has no I/O, no clock (now is an argument), no goroutine and no lock.
-// No package calls it yet; the controller control/trunk will:
+// control/trunk calls it:
 //
 //	decision := trunk.Plan(snapshot, config, now)
 //	for each action: action.ID = new id, unless it has one
@@ -18,8 +18,8 @@
 // The written state is all that a restart needs: an intent is in it from Begin until its outcome
 // is known. An action with an unknown outcome is repeated with its first ID, which is EC2's
 // client token and the tag vpc.TagIntent of a created interface. The executor makes a repetition
-// succeed if the first attempt did: it observes an attachment or an association before it
-// repeats the call, and an interface or an association that does not exist is deleted.
+// succeed if the first attempt did: it observes an attachment, which has no client token, before
+// it repeats the call, and an interface or an association that does not exist is deleted.
 //
 // Only a new state is compared with EC2 before anything is created: a lost one has left a trunk,
 // branches and pods with annotations, which are adopted.

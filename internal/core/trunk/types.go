@@ -224,6 +224,18 @@ func (s State) inFlight(id cloud.ActionID) (b Branch, ok bool) {
 	return Branch{}, false
 }
 
+// Call returns the intent of an action that has begun; ok is false if its outcome is known, or if
+// none was needed.
+func (s State) Call(id cloud.ActionID) (i Intent, ok bool) {
+	if t := s.Trunk.Intent; t != nil && t.Action.ID == id {
+		return *t, true
+	}
+	if b, found := s.inFlight(id); found {
+		return *b.Intent, true
+	}
+	return Intent{}, false
+}
+
 func (b Branch) to(stage Stage, now time.Time) Branch {
 	b.Stage, b.Since = stage, now
 	return b

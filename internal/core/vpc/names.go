@@ -3,17 +3,24 @@ package vpc
 // Tags AWS components write on interfaces. They are a wire format: an AWS VPC
 // CNI on the same account must read ours and we must read its.
 const (
-	TagInstanceID   = "node.k8s.amazonaws.com/instance_id"
-	TagCreatedAt    = "node.k8s.amazonaws.com/createdAt" // RFC 3339
-	TagNoManage     = "node.k8s.amazonaws.com/no_manage" // "true": leave alone
-	TagClusterName  = "cluster.k8s.amazonaws.com/name"
-	TagSubnetRole   = "kubernetes.io/role/cni"
-	TagSubnetOfPfx  = "cni.networking.k8s.aws/cluster/" // + cluster name
-	TagTrunkVLAN    = "vpcresources.k8s.aws/vlan-id"
-	TagTrunkENI     = "vpcresources.k8s.aws/trunk-eni-id"
-	TagOwner        = "eks:eni:owner"
-	OwnerVPCCNI     = "amazon-vpc-cni"
-	DescriptionHead = "aws-K8S-" // + instance id
+	TagInstanceID  = "node.k8s.amazonaws.com/instance_id"
+	TagCreatedAt   = "node.k8s.amazonaws.com/createdAt" // RFC 3339
+	TagNoManage    = "node.k8s.amazonaws.com/no_manage" // "true": leave alone
+	TagClusterName = "cluster.k8s.amazonaws.com/name"
+	TagSubnetRole  = "kubernetes.io/role/cni"
+	TagSubnetOfPfx = "cni.networking.k8s.aws/cluster/" // + cluster name
+	TagTrunkVLAN   = "vpcresources.k8s.aws/vlan-id"
+	TagTrunkENI    = "vpcresources.k8s.aws/trunk-eni-id"
+	TagOwner       = "eks:eni:owner"
+	OwnerVPCCNI    = "amazon-vpc-cni"
+	// OwnerResourceController is the owner of trunks and branches, and TagClusterOfPfx the start of
+	// a tag that they have. Source: pkg/config/type.go of AWS's VPC resource controller.
+	OwnerResourceController = "eks-vpc-resource-controller"
+	TagClusterOfPfx         = "kubernetes.io/cluster/" // + cluster name
+	OwnedByCluster          = "owned"                  // its value
+	DescriptionTrunk        = "aws-k8s-trunk-eni"
+	DescriptionBranch       = "aws-k8s-branch-eni"
+	DescriptionHead         = "aws-K8S-" // + instance id
 )
 
 // Our own tags.
@@ -22,6 +29,9 @@ const (
 	// ManagedBy.
 	TagManagedBy = "trunkline.dev/managed-by"
 	ManagedBy    = "trunkline"
+	// ManagedByController is the value on trunks and branches: the controller created them, and
+	// the agent of no node takes them for its own.
+	ManagedByController = "trunkline-controller"
 	// TagIntent holds the id of the journaled intent that created the interface, so
 	// that the effect of a call with a lost reply is found.
 	TagIntent = "trunkline.dev/intent"

@@ -24,6 +24,7 @@ type Interface struct {
 	MAC         vpc.MAC               `json:"mac"`
 	Primary     netip.Addr            `json:"primary"`             // its primary IPv4 address
 	Addresses   []netip.Addr          `json:"addresses,omitempty"` // secondary IPv4 ones, in EC2's order
+	IPv6        []netip.Addr          `json:"ipv6,omitempty"`      // in EC2's order
 	Prefixes    []netip.Prefix        `json:"prefixes,omitempty"`  // delegated, both families
 	Groups      []vpc.SecurityGroupID `json:"groups,omitempty"`
 	Tags        map[string]string     `json:"tags,omitempty"`
@@ -134,8 +135,8 @@ func manager(n types.NetworkInterface) string {
 	return ""
 }
 
-// readAddresses reads the IPv4 addresses. An interface of an IPv6-only subnet and an
-// EFA-only interface have none.
+// readAddresses reads the addresses. An interface of an IPv6-only subnet and an
+// EFA-only interface have no IPv4 ones.
 func (i *Interface) readAddresses(n types.NetworkInterface) {
 	for _, a := range n.PrivateIpAddresses {
 		addr, err := netip.ParseAddr(aws.ToString(a.PrivateIpAddress))
@@ -147,6 +148,14 @@ func (i *Interface) readAddresses(n types.NetworkInterface) {
 		default:
 			i.Addresses = append(i.Addresses, addr)
 		}
+	}
+	for _, a := range n.Ipv6Addresses {
+		addr, err := netip.ParseAddr(aws.ToString(a.Ipv6Address))
+		if err != nil {
+			i.unreadable("IPv6 address", err)
+			continue
+		}
+		i.IPv6 = append(i.IPv6, addr)
 	}
 }
 
@@ -185,10 +194,21 @@ type Subnet struct {
 	VPC  vpc.ID
 	Zone string
 	CIDR netip.Prefix // invalid in an IPv6-only subnet
+	IPv6 netip.Prefix // invalid without a range of IPv6
 	Free int          // free IPv4 addresses when it was read; -1: not known
 	Tags map[string]string
 	// Unusable is why no interface for pods can be made in it; empty if one can.
 	Unusable string
+}
+
+// ipv6Range is the first range of IPv6 of a subnet that can be read; invalid without one.
+func ipv6Range(n types.Subnet) netip.Prefix {
+	for _, a := range n.Ipv6CidrBlockAssociationSet {
+		if cidr, err := netip.ParsePrefix(aws.ToString(a.Ipv6CidrBlock)); err == nil {
+			return cidr.Masked()
+		}
+	}
+	return netip.Prefix{}
 }
 
 func readSubnet(n types.Subnet) Subnet {
@@ -199,6 +219,7 @@ func readSubnet(n types.Subnet) Subnet {
 	if n.AvailableIpAddressCount != nil {
 		out.Free = int(*n.AvailableIpAddressCount)
 	}
+	out.IPv6 = ipv6Range(n)
 	if n.CidrBlock != nil {
 		cidr, err := netip.ParsePrefix(*n.CidrBlock)
 		if err != nil {

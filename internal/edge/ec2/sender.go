@@ -30,26 +30,34 @@ func (s sender) change(ctx context.Context, call, object string, f func(context.
 }
 
 func (s sender) create(ctx context.Context, a cloud.Action) (cloud.Outcome, error) {
-	req := createRequest(a)
+	made, err := s.createInterface(ctx, createRequest(a))
+	if err != nil {
+		return cloud.Outcome{}, err
+	}
+	return created(made), nil
+}
+
+// createInterface makes an interface and reads it from the reply.
+func (s sender) createInterface(ctx context.Context, req *ec2.CreateNetworkInterfaceInput) (Interface, error) {
 	var reply *ec2.CreateNetworkInterfaceOutput
-	err := s.change(ctx, "CreateNetworkInterface", string(a.Subnet), func(ctx context.Context, api API) (err error) {
+	err := s.change(ctx, "CreateNetworkInterface", aws.ToString(req.SubnetId), func(ctx context.Context, api API) (err error) {
 		reply, err = api.CreateNetworkInterface(ctx, req)
 		return err
 	})
 	if err != nil {
-		return cloud.Outcome{}, err
+		return Interface{}, err
 	}
 	if reply.NetworkInterface == nil {
-		return cloud.Outcome{}, &Error{Action: "CreateNetworkInterface", Err: errors.New("the reply holds no interface")}
+		return Interface{}, &Error{Action: "CreateNetworkInterface", Err: errors.New("the reply holds no interface")}
 	}
 	made := readInterface(*reply.NetworkInterface)
 	if made.ID == "" || len(made.Unreadable) > 0 {
-		return cloud.Outcome{}, &Error{
+		return Interface{}, &Error{
 			Action: "CreateNetworkInterface", Object: string(made.ID),
 			Err: fmt.Errorf("the reply's interface cannot be read: %s", strings.Join(made.Unreadable, "; ")),
 		}
 	}
-	return created(made), nil
+	return made, nil
 }
 
 func createRequest(a cloud.Action) *ec2.CreateNetworkInterfaceInput {

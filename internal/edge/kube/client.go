@@ -18,6 +18,7 @@ import (
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 )
 
 // Access says how to reach the API server. The zero value is the pod's own
@@ -42,9 +43,11 @@ type Client struct {
 	Core kubernetes.Interface
 	// Metadata reads the metadata of objects without the rest of them.
 	Metadata metadata.Interface
-	// Trunkline is trunkline.dev/v1alpha1, VPC vpcresources.k8s.aws/v1alpha1.
+	// Trunkline is trunkline.dev/v1alpha1, VPC vpcresources.k8s.aws/v1alpha1, Policies
+	// vpcresources.k8s.aws/v1beta1.
 	Trunkline rest.Interface
 	VPC       rest.Interface
+	Policies  rest.Interface
 	// Config is the configuration of the clients; exec needs it.
 	Config *rest.Config
 	// Namespace is the kubeconfig context's, "default" in a cluster.
@@ -149,7 +152,11 @@ func FromREST(cfg *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{Core: core, Metadata: meta, Trunkline: own, VPC: aws, Config: cfg, Namespace: "default"}, nil
+	policies, err := groupClient(cfg, v1beta1.GroupVersion(), v1beta1.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{Core: core, Metadata: meta, Trunkline: own, VPC: aws, Policies: policies, Config: cfg, Namespace: "default"}, nil
 }
 
 // groupClient returns a typed client for one group and version, without REST mapper.

@@ -272,6 +272,7 @@ func kindOf(resource string) string {
 		"pods": "Pod", "nodes": "Node", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment",
 		"namespaces": "Namespace", "networkpolicies": "NetworkPolicy",
 		"nodenetworks": "NodeNetwork", "brakes": "Brake", "cninodes": "CNINode",
+		"securitygrouppolicies": "SecurityGroupPolicy", "serviceaccounts": "ServiceAccount",
 	}[resource[strings.LastIndex(resource, "/")+1:]]
 }
 
@@ -382,7 +383,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
 		fail(w, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q not found", t.resource, t.key()))
 		return
 	}
-	if exists && outdated(body, old) {
+	if exists && conflicts(r, body, old) {
 		fail(w, http.StatusConflict, "Conflict", "the object has been modified")
 		return
 	}
@@ -414,6 +415,13 @@ func outdated(body, current object) bool {
 		v = body.text("metadata", "resourceVersion")
 	}
 	return v != "" && v != current.text("metadata", "resourceVersion")
+}
+
+// conflicts reports whether a request requires another version of its object than the current, or,
+// as a patch with a uid can, another object of its name.
+func conflicts(r *http.Request, body, current object) bool {
+	uid := body.text("metadata", "uid")
+	return outdated(body, current) || r.Method == http.MethodPatch && uid != "" && uid != current.text("metadata", "uid")
 }
 
 // creates reports whether a request may create its object.

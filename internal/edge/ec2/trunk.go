@@ -1,0 +1,485 @@
+package ec2
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Trunks carries out the actions of core/trunk with an Executor: its budgets, brakes and
+// metrics. Each call of Do is one try. The state of core/trunk keeps what is in flight, and
+// repeats it after its back-off; see its package comment.
+type Trunks struct {
+	*Executor
+	Cluster string // name of the cluster, for tags; may be empty
+}
+
+// Do makes one try of an action. again: an earlier try may have had its effect. A try of an
+// action that an earlier one has completed succeeds with the outcome of that one.
+//
+// Errors: see TrunkFailure.
+func (t Trunks) Do(ctx context.Context, a trunk.Action, again bool) (trunk.Outcome, error) {
+	if v, why := t.Brake(); !a.Kind.AllowedBy(v) {
+		return trunk.Outcome{}, fmt.Errorf("%s: %w (%s, %s)", a, ErrFrozen, v, why)
+	}
+	t.metrics.open.Inc()
+	defer t.metrics.open.Dec()
+	s := trunkSender{sender{t.Executor}, t.Cluster}
+	switch a.Kind {
+	case trunk.CreateTrunk, trunk.CreateBranch:
+		return s.create(ctx, a, again)
+	case trunk.AttachTrunk:
+		return trunk.Outcome{}, s.attach(ctx, a, again)
+	case trunk.TagBranch:
+		return trunk.Outcome{}, s.tag(ctx, a)
+	case trunk.Associate:
+		return s.associate(ctx, a)
+	case trunk.SetGroups:
+		return trunk.Outcome{}, s.setGroups(ctx, a)
+	case trunk.Disassociate:
+		return trunk.Outcome{}, s.disassociate(ctx, a)
+	case trunk.DeleteBranch, trunk.DeleteTrunk:
+		return trunk.Outcome{}, s.delete(ctx, a)
+	case trunk.Bind, trunk.Release, trunk.Adopt: // not carried out at EC2
+	}
+	return trunk.Outcome{}, fmt.Errorf("%s: it is no call to EC2: %w", a, errNotSent)
+}
+
+// trunkSender makes the calls.
+type trunkSender struct {
+	sender
+	cluster string
+}
+
+// tokenValid is how long EC2 answers a client token with what its first request made. EC2 states no
+// bound for CreateNetworkInterface; later the interface is searched for by its tag.
+const tokenValid = time.Hour
+
+func (s trunkSender) create(ctx context.Context, a trunk.Action, again bool) (trunk.Outcome, error) {
+	if again && time.Since(a.Began) > tokenValid {
+		if made, found, err := s.created(ctx, a); err != nil || found {
+			return made, err
+		}
+	}
+	made, err := s.createInterface(ctx, s.createRequest(a))
+	if Code(err) == "IdempotentParameterMismatch" { // made by an earlier version, with other tags
+		if made, found, err := s.created(ctx, a); err != nil || found {
+			return made, err
+		}
+		return trunk.Outcome{}, fmt.Errorf("%w: %w", ErrOpen, err)
+	}
+	if err != nil {
+		return trunk.Outcome{}, err
+	}
+	return trunkOutcome(made), nil
+}
+
+// created searches for the interface that an earlier try made.
+func (s trunkSender) created(ctx context.Context, a trunk.Action) (trunk.Outcome, bool, error) {
+	found, err := s.x.byTag(ctx, vpc.TagIntent, string(a.ID))
+	if err != nil {
+		return trunk.Outcome{}, false, fmt.Errorf("%w: %w", ErrOpen, err)
+	}
+	if len(found) == 0 {
+		return trunk.Outcome{}, false, nil
+	}
+	return trunkOutcome(found[0]), true, nil
+}
+
+func trunkOutcome(i Interface) trunk.Outcome {
+	o := trunk.Outcome{ENI: i.ID, MAC: i.MAC, IPv4: i.Primary, Groups: trunk.NewGroups(i.Groups...)}
+	if len(i.IPv6) > 0 {
+		o.IPv6 = i.IPv6[0]
+	}
+	return o
+}
+
+// createRequest has the same parameters for each try of an action: EC2 refuses a client token
+// with other ones.
+func (s trunkSender) createRequest(a trunk.Action) *ec2.CreateNetworkInterfaceInput {
+	tags := map[string]string{
+		vpc.TagIntent: string(a.ID), vpc.TagManagedBy: vpc.ManagedByController, vpc.TagOwner: vpc.OwnerResourceController,
+		vpc.TagInstanceID: string(a.Instance), vpc.TagCreatedAt: a.Began.UTC().Format(time.RFC3339),
+	}
+	if s.cluster != "" {
+		tags[vpc.TagClusterName] = s.cluster
+		tags[vpc.TagClusterOfPfx+s.cluster] = vpc.OwnedByCluster
+	}
+	req := &ec2.CreateNetworkInterfaceInput{
+		SubnetId: aws.String(string(a.Subnet)), ClientToken: aws.String(string(a.ID)), Groups: groupTexts(a.Groups),
+		Description:       aws.String(vpc.DescriptionBranch),
+		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: tagList(tags)}},
+	}
+	if a.Kind == trunk.CreateTrunk {
+		req.Description, req.InterfaceType = aws.String(vpc.DescriptionTrunk), types.NetworkInterfaceCreationTypeTrunk
+	}
+	return req
+}
+
+// tagList returns tags in the order of their keys.
+func tagList(tags map[string]string) (out []types.Tag) {
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		out = append(out, types.Tag{Key: aws.String(k), Value: aws.String(tags[k])})
+	}
+	return out
+}
+
+func groupTexts(groups trunk.Groups) []string {
+	out := make([]string, len(groups))
+	for i, g := range groups {
+		out[i] = string(g)
+	}
+	return out
+}
+
+// attach attaches a trunk and has EC2 delete it with its instance. The attachment is searched
+// for if an earlier try may have made it, and if EC2 refuses: because the trunk is attached, or
+// because the device index is another interface's.
+func (s trunkSender) attach(ctx context.Context, a trunk.Action, again bool) error {
+	if again {
+		if done, err := s.attached(ctx, a); done || err != nil {
+			return err
+		}
+	}
+	var reply *ec2.AttachNetworkInterfaceOutput
+	err := s.change(ctx, "AttachNetworkInterface", string(a.ENI), func(ctx context.Context, api API) (err error) {
+		reply, err = api.AttachNetworkInterface(ctx, &ec2.AttachNetworkInterfaceInput{
+			InstanceId: aws.String(string(a.Instance)), NetworkInterfaceId: aws.String(string(a.ENI)), DeviceIndex: aws.Int32(int32(a.Device)),
+		})
+		return err
+	})
+	if err == nil {
+		return s.complete(ctx, a, vpc.AttachmentID(aws.ToString(reply.AttachmentId)))
+	}
+	if inUse(err) {
+		if done, readErr := s.attached(ctx, a); done || readErr != nil {
+			return readErr
+		}
+	}
+	return err
+}
+
+// attached completes an attachment that EC2 shows; done is false if it shows none.
+func (s trunkSender) attached(ctx context.Context, a trunk.Action) (done bool, _ error) {
+	eni, err := s.x.Interface(ctx, a.ENI)
+	switch {
+	case IsNotFound(err): // or not shown yet
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("%w: %w", ErrOpen, err)
+	case !eni.On(a.Instance):
+		return false, nil
+	case eni.Attachment.DeleteOnTermination:
+		return true, nil
+	}
+	return true, s.complete(ctx, a, eni.Attachment.ID)
+}
+
+// complete sets DeleteOnTermination. Without it the action has a part of its effect only.
+func (s trunkSender) complete(ctx context.Context, a trunk.Action, id vpc.AttachmentID) error {
+	if err := s.deleteOnTermination(ctx, a.ENI, id); err != nil {
+		return fmt.Errorf("%w: it is attached, and stays when its instance is terminated: %w", ErrOpen, err)
+	}
+	return nil
+}
+
+func (s trunkSender) tag(ctx context.Context, a trunk.Action) error {
+	tags := tagList(map[string]string{vpc.TagTrunkVLAN: fmt.Sprint(a.VLAN), vpc.TagTrunkENI: string(a.Trunk)})
+	return s.change(ctx, "CreateTags", string(a.ENI), func(ctx context.Context, api API) error {
+		_, err := api.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{string(a.ENI)}, Tags: tags})
+		return err
+	})
+}
+
+// associate returns the association of an earlier try by its client token, or, where EC2 does not
+// know the token any more, by what it shows of the branch.
+func (s trunkSender) associate(ctx context.Context, a trunk.Action) (trunk.Outcome, error) {
+	var reply *ec2.AssociateTrunkInterfaceOutput
+	err := s.change(ctx, "AssociateTrunkInterface", string(a.ENI), func(ctx context.Context, api API) (err error) {
+		reply, err = api.AssociateTrunkInterface(ctx, &ec2.AssociateTrunkInterfaceInput{
+			BranchInterfaceId: aws.String(string(a.ENI)), TrunkInterfaceId: aws.String(string(a.Trunk)), VlanId: aws.Int32(int32(a.VLAN)),
+			ClientToken: aws.String(string(a.ID)),
+		})
+		return err
+	})
+	switch {
+	case err == nil && reply.InterfaceAssociation != nil && aws.ToString(reply.InterfaceAssociation.AssociationId) != "":
+		return trunk.Outcome{Association: trunk.AssociationID(*reply.InterfaceAssociation.AssociationId)}, nil
+	case err == nil:
+		return trunk.Outcome{}, fmt.Errorf("%w: %w", ErrOpen, &Error{Action: "AssociateTrunkInterface", Object: string(a.ENI), Err: errors.New("the reply holds no association")})
+	case isVLANInUse(err), inUse(err), Code(err) == "IdempotentParameterMismatch":
+		found, readErr := s.x.associations(ctx)
+		if readErr != nil {
+			return trunk.Outcome{}, fmt.Errorf("%w: %w", ErrOpen, readErr)
+		}
+		if is := found[a.ENI]; is.Trunk == a.Trunk && is.VLAN == a.VLAN && is.ID != "" {
+			return trunk.Outcome{Association: is.ID}, nil
+		}
+	}
+	return trunk.Outcome{}, err
+}
+
+func (s trunkSender) setGroups(ctx context.Context, a trunk.Action) error {
+	return s.change(ctx, "ModifyNetworkInterfaceAttribute", string(a.ENI), func(ctx context.Context, api API) error {
+		_, err := api.ModifyNetworkInterfaceAttribute(ctx, &ec2.ModifyNetworkInterfaceAttributeInput{
+			NetworkInterfaceId: aws.String(string(a.ENI)), Groups: groupTexts(a.Groups),
+		})
+		return err
+	})
+}
+
+func (s trunkSender) disassociate(ctx context.Context, a trunk.Action) error {
+	err := s.change(ctx, "DisassociateTrunkInterface", string(a.Association), func(ctx context.Context, api API) error {
+		_, err := api.DisassociateTrunkInterface(ctx, &ec2.DisassociateTrunkInterfaceInput{
+			AssociationId: aws.String(string(a.Association)), ClientToken: aws.String(string(a.ID)),
+		})
+		return err
+	})
+	if Code(err) == "InvalidAssociationID.NotFound" {
+		return nil
+	}
+	return err
+}
+
+func (s trunkSender) delete(ctx context.Context, a trunk.Action) error {
+	err := s.change(ctx, "DeleteNetworkInterface", string(a.ENI), func(ctx context.Context, api API) error {
+		_, err := api.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String(string(a.ENI))})
+		return err
+	})
+	if IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// isVLANInUse reports whether a branch of the trunk has the VLAN. Sources of the codes:
+// pkg/aws/errors of AWS's VPC resource controller, and its pull request 698.
+func isVLANInUse(err error) bool {
+	return slices.Contains([]string{"InvalidVlanId.Duplicate", "DuplicateVlanID"}, Code(err))
+}
+
+// isGroupRefusal reports whether EC2 refused security groups: not known, of another VPC, or too
+// many.
+func isGroupRefusal(err error) bool {
+	return slices.Contains([]string{
+		"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound", "InvalidGroupId.Malformed", "InvalidSecurityGroupId.Malformed",
+		"SecurityGroupsPerInterfaceLimitExceeded",
+	}, Code(err))
+}
+
+// TrunkFailure returns an error of Do as a failure for core/trunk. A try without a reply has an
+// unknown outcome.
+func TrunkFailure(err error) trunk.Failure {
+	f := trunk.Failure{Reason: trunk.FailOther, Definite: !errors.Is(err, ErrOpen) && (errors.Is(err, ErrFrozen) || !isAmbiguous(err)), Message: err.Error()}
+	var e *Error
+	errors.As(err, &e)
+	switch {
+	case IsSubnetExhausted(err):
+		f.Reason = trunk.FailSubnet
+	case Code(err) == "AttachmentLimitExceeded" && e.Action == "AssociateTrunkInterface":
+		f.Reason = trunk.FailLimit
+	case isVLANInUse(err):
+		f.Reason = trunk.FailVLAN
+	case isGroupRefusal(err):
+		f.Reason = trunk.FailGroups
+	case inUse(err) && e.Action == "AttachNetworkInterface":
+		f.Reason = trunk.FailDevice
+	case IsNotFound(err):
+		f.Reason = trunk.FailNotFound
+	case IsThrottled(err):
+		f.Reason = trunk.FailThrottled
+	}
+	return f
+}
+
+// Branches describes the trunk and the branches of an instance: those that this controller made,
+// and those of AWS's VPC resource controller, which have the same tags. An interface that cannot
+// be read is left out and among the skipped ones.
+func (t Trunks) Branches(ctx context.Context, id vpc.InstanceID) (trunk.Observation, []Skipped, error) {
+	o := trunk.Observation{At: time.Now()}
+	found, err := t.filtered(ctx, filter("tag:"+vpc.TagInstanceID, string(id)), filter("tag:"+vpc.TagOwner, vpc.OwnerResourceController))
+	if err != nil {
+		return o, nil, err
+	}
+	associations := map[vpc.ENIID]association{}
+	if slices.ContainsFunc(found, func(i Interface) bool { return i.Type == vpc.TypeBranch }) {
+		if associations, err = t.associations(ctx); err != nil {
+			return o, nil, err
+		}
+	}
+	o.Complete = true
+	var skipped []Skipped
+	for _, i := range found {
+		if i.ID == "" || len(i.Unreadable) > 0 || !slices.Contains([]vpc.InterfaceType{vpc.TypeTrunk, vpc.TypeBranch, vpc.TypeInterface}, i.Type) {
+			skipped = append(skipped, Skipped{"interface " + string(i.ID), cmp.Or(joined(i.Unreadable), fmt.Sprintf("its type is %q", i.Type))})
+			o.Complete = false // it exists, whatever it is
+			continue
+		}
+		o.Interfaces = append(o.Interfaces, seen(i, id, associations[i.ID]))
+	}
+	return o, skipped, nil
+}
+
+func joined(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("cannot be read: %v", list)
+}
+
+func seen(i Interface, id vpc.InstanceID, is association) trunk.Seen {
+	o := trunkOutcome(i)
+	out := trunk.Seen{
+		ENI: i.ID, Type: i.Type, Subnet: i.Subnet, MAC: o.MAC, IPv4: o.IPv4, IPv6: o.IPv6, Groups: o.Groups, Association: is.ID, VLAN: is.VLAN,
+	}
+	if i.Tags[vpc.TagManagedBy] == vpc.ManagedByController {
+		out.Intent = cloud.ActionID(i.Tags[vpc.TagIntent])
+	}
+	if i.Type == vpc.TypeTrunk && i.On(id) {
+		out.Device = i.device()
+	}
+	return out
+}
+
+// association is one of a branch with a trunk.
+type association struct {
+	ID    trunk.AssociationID
+	Trunk vpc.ENIID
+	VLAN  int
+}
+
+// Bounds of a listing of associations, which has no filter by trunk. EC2's largest page is a
+// little larger.
+const (
+	associationPage  = 250
+	associationPages = 2000
+)
+
+// associations lists those of all trunks, by branch. Callers at the same time share one listing.
+func (x *Executor) associations(ctx context.Context) (map[vpc.ENIID]association, error) {
+	return read(ctx, x, "DescribeTrunkInterfaceAssociations", "all trunks", func(ctx context.Context, api API) (map[vpc.ENIID]association, error) {
+		out := map[vpc.ENIID]association{}
+		req := &ec2.DescribeTrunkInterfaceAssociationsInput{MaxResults: aws.Int32(associationPage)}
+		for range associationPages {
+			page, err := api.DescribeTrunkInterfaceAssociations(ctx, req)
+			if err != nil {
+				return nil, err
+			}
+			for _, a := range page.InterfaceAssociations {
+				out[vpc.ENIID(aws.ToString(a.BranchInterfaceId))] = association{
+					ID: trunk.AssociationID(aws.ToString(a.AssociationId)), Trunk: vpc.ENIID(aws.ToString(a.TrunkInterfaceId)), VLAN: int(aws.ToInt32(a.VlanId)),
+				}
+			}
+			if aws.ToString(page.NextToken) == "" {
+				return out, nil
+			}
+			req.NextToken = page.NextToken
+		}
+		return nil, fmt.Errorf("describe associations of trunks: more than %d pages", associationPages)
+	})
+}
+
+// Host is what EC2 shows of an instance with a trunk, or to have one.
+type Host struct {
+	Subnet  Subnet // of its primary interface
+	VPC     vpc.ID
+	Groups  trunk.Groups // of its primary interface
+	Devices []int        // device indexes in use on the default network card
+}
+
+// Host describes an instance and the subnet of its primary interface. It fails for an instance
+// without one.
+func (t Trunks) Host(ctx context.Context, id vpc.InstanceID) (Host, error) {
+	on, err := t.Interfaces(ctx, id)
+	if err != nil {
+		return Host{}, err
+	}
+	var h Host
+	found := false
+	var primary Interface
+	for _, i := range on {
+		if i.primary(id) {
+			primary, found = i, true
+		}
+		if i.card() == vpc.DefaultCard && i.Type != vpc.TypeTrunk {
+			h.Devices = append(h.Devices, i.device())
+		}
+	}
+	if !found {
+		return Host{}, fmt.Errorf("describe instance %s: EC2 shows no primary interface of it", id)
+	}
+	h.VPC, h.Groups = primary.VPC, trunk.NewGroups(primary.Groups...)
+	subnets, err := t.Subnets(ctx, primary.VPC, primary.Zone)
+	if err != nil {
+		return Host{}, err
+	}
+	of := slices.IndexFunc(subnets, func(n Subnet) bool { return n.ID == primary.Subnet })
+	if of < 0 {
+		return Host{}, fmt.Errorf("describe instance %s: EC2 does not show its subnet %s", id, primary.Subnet)
+	}
+	h.Subnet = subnets[of]
+	return h, nil
+}
+
+// Exists reports whether EC2 shows an instance that is not terminated.
+func (t Trunks) Exists(ctx context.Context, id vpc.InstanceID) (bool, error) {
+	// A filter, not InstanceIds: an unknown id there would be an error.
+	by := []types.Filter{filter("instance-id", string(id))}
+	return read(ctx, t.Executor, "DescribeInstances", describe(by), func(ctx context.Context, api API) (exists bool, _ error) {
+		reply, err := api.DescribeInstances(ctx, &ec2.DescribeInstancesInput{Filters: by})
+		if err != nil {
+			return false, err
+		}
+		for _, r := range reply.Reservations {
+			for _, i := range r.Instances {
+				exists = exists || i.State == nil || i.State.Name != types.InstanceStateNameTerminated
+			}
+		}
+		return exists, nil
+	})
+}
+
+// Groups returns the VPC of each of the given security groups that exists.
+func (t Trunks) Groups(ctx context.Context, ids []string) (map[string]vpc.ID, error) {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	out := map[string]vpc.ID{}
+	for batch := range slices.Chunk(ids, 200) { // values of a filter that EC2 accepts
+		by := []types.Filter{filter("group-id", batch...)}
+		found, err := read(ctx, t.Executor, "DescribeSecurityGroups", describe(by), func(ctx context.Context, api API) ([]types.SecurityGroup, error) {
+			reply, err := api.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{Filters: by})
+			if err != nil {
+				return nil, err
+			}
+			return reply.SecurityGroups, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range found {
+			out[aws.ToString(g.GroupId)] = vpc.ID(aws.ToString(g.VpcId))
+		}
+	}
+	return out, nil
+}
+
+// Addresses returns the number of addresses that EC2 can give in an IPv4 subnet: five are reserved.
+// Source: VPC user guide, "Subnet sizing".
+func (n Subnet) Addresses() int {
+	if !n.CIDR.IsValid() {
+		return 0
+	}
+	return 1<<(netip.IPv4Unspecified().BitLen()-n.CIDR.Bits()) - 5
+}
