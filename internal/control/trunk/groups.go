@@ -1,0 +1,133 @@
+package trunk
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// absentFor is how long a group that EC2 does not have is not asked for again.
+const absentFor = 2 * time.Minute
+
+// groups is what is known of security groups at EC2. Groups that a branch carries are known to
+// exist: a new process asks for none of them.
+type groups struct {
+	read  func(context.Context, []string) (map[string]vpc.ID, error)
+	news  func()
+	log   *slog.Logger
+	asked chan struct{} // capacity 1: wanted is not empty
+
+	mu     sync.Mutex
+	known  map[string]securitygroup.Group
+	at     map[string]time.Time // when EC2 was asked
+	wanted map[string]bool
+}
+
+func newGroups(read func(context.Context, []string) (map[string]vpc.ID, error), news func(), log *slog.Logger) *groups {
+	return &groups{
+		read: read, news: news, log: log, asked: make(chan struct{}, 1),
+		known: map[string]securitygroup.Group{}, at: map[string]time.Time{}, wanted: map[string]bool{},
+	}
+}
+
+// carried records that branches in a VPC carry groups.
+func (g *groups) carried(in vpc.ID, ids []vpc.SecurityGroupID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range ids {
+		if !slices.Contains(g.known[string(id)].VPCs, in) {
+			is := g.known[string(id)]
+			g.known[string(id)] = securitygroup.Group{Exists: true, VPCs: append(slices.Clone(is.VPCs), in)}
+		}
+	}
+}
+
+// of returns what is known for a VPC, and has EC2 asked for those of ids that are not.
+func (g *groups) of(in vpc.ID, limit int, ids []string) securitygroup.Known {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := securitygroup.Known{VPC: in, Limit: limit, Groups: map[string]securitygroup.Group{}}
+	for _, id := range ids {
+		is, known := g.known[id]
+		if known {
+			k.Groups[id] = is
+		}
+		if !known || !is.Exists && time.Since(g.at[id]) >= absentFor {
+			g.wanted[id] = true
+		}
+	}
+	if len(g.wanted) > 0 {
+		select {
+		case g.asked <- struct{}{}:
+		default:
+		}
+	}
+	return k
+}
+
+// firstAsk and lastAsk bound the pause before EC2 is asked again.
+const (
+	firstAsk = time.Second
+	lastAsk  = time.Minute
+)
+
+// run asks EC2 until ctx ends.
+func (g *groups) run(ctx context.Context) {
+	pause := firstAsk
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.asked:
+		}
+		if err := g.ask(ctx); err != nil {
+			g.log.Warn("security groups not read from EC2, retrying", "in", pause, "err", err)
+			timer := time.NewTimer(pause)
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
+			pause = min(2*pause, lastAsk)
+			select {
+			case g.asked <- struct{}{}:
+			default:
+			}
+			continue
+		}
+		pause = firstAsk
+		g.news()
+	}
+}
+
+func (g *groups) ask(ctx context.Context) error {
+	g.mu.Lock()
+	ids := slices.Sorted(maps.Keys(g.wanted))
+	g.mu.Unlock()
+	if len(ids) == 0 {
+		return nil
+	}
+	found, err := g.read(ctx, ids)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range ids {
+		in, exists := found[id]
+		is := securitygroup.Group{Exists: exists}
+		if exists {
+			is.VPCs = []vpc.ID{in}
+		}
+		g.known[id], g.at[id] = is, time.Now()
+		delete(g.wanted, id)
+	}
+	return nil
+}

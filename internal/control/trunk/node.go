@@ -1,0 +1,455 @@
+package trunk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/cloud"
+	core "github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// node is the reconcile of one node. Its passes are made by one goroutine, which alone uses the
+// fields above mu.
+type node struct {
+	c       *Controller
+	name    string
+	loop    *loop.Loop
+	flights sync.WaitGroup // calls
+
+	rec     record
+	written *vpcresources.CNINode // as it was read or written last; nil: not read yet
+	ended   map[core.PodUID]bool  // by a live GET
+	seen    ec2.Host
+	times   times
+	gone    bool // the instance is terminated and its Node does not exist
+	said    said
+
+	mu      sync.Mutex
+	results []result
+	view    view // of the last pass, for the status
+}
+
+// times of what is done at intervals.
+type times struct{ host, observe, gone time.Time }
+
+// result of a call.
+type result struct {
+	id      cloud.ActionID
+	outcome core.Outcome
+	failure *core.Failure
+}
+
+// finalizer keeps the record of a deleted Node until its branches are deleted.
+const finalizer = "trunkline.dev/branches"
+
+func newNode(c *Controller, name string) *node {
+	n := &node{c: c, name: name, ended: map[core.PodUID]bool{}}
+	n.loop = loop.New(n.pass)
+	n.loop.MinInterval, n.loop.MaxBackoff, n.loop.Report = passEvery, 30*time.Second, c.report("node "+name)
+	return n
+}
+
+// pass is one reconcile. It is repeated at the returned time if nothing changes before.
+func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
+	object, exists := n.c.objects.CNINode(n.name)
+	if !exists {
+		n.forget()
+		return time.Time{}, nil
+	}
+	on, present := n.c.objects.Node(n.name)
+	if err := n.load(object, on); err != nil || n.rec.state.Instance == "" {
+		return time.Time{}, err
+	}
+	now := clock()
+	n.settle(now)
+	if err := n.checkGone(ctx, object, on, now); err != nil {
+		return time.Time{}, err
+	}
+	if n.gone && n.empty() {
+		return time.Time{}, n.release(ctx, object, on)
+	}
+	if present {
+		if err := n.readHost(ctx, on, now); err != nil {
+			return time.Time{}, err
+		}
+	}
+	d, err := n.plan(ctx, on, now)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := n.begin(ctx, object, d, now); err != nil {
+		return time.Time{}, err
+	}
+	n.advertise(ctx, on)
+	return n.next(d), nil
+}
+
+// forget drops the record with its CNINode. Calls in flight end first: their outcomes are of no
+// record then.
+func (n *node) forget() {
+	n.flights.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.results, n.view = nil, view{}
+	n.rec, n.written, n.gone = record{}, nil, false
+}
+
+// load reads the record, as a new process does, if that was not done yet or another object has
+// the node's name.
+func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
+	if n.written != nil && n.written.UID == object.UID {
+		return nil
+	}
+	n.forget()
+	instance := vpc.InstanceID("")
+	if on != nil {
+		instance = instanceOf(on)
+	}
+	if l := object.Status.Trunkline; l != nil {
+		instance = vpc.InstanceID(l.InstanceID) // if it is another one, its branches are deleted first
+	}
+	if instance == "" {
+		return nil // without a providerID yet
+	}
+	rec, err := readLedger(object.Status.Trunkline, instance)
+	if err != nil {
+		return fmt.Errorf("nothing of node %s is changed until its CNINode is corrected, or deleted if no pod of the node has a branch: %w", n.name, err)
+	}
+	n.written, n.rec = object, rec
+	n.rec.state = core.Restart(rec.state, clock())
+	for _, b := range n.rec.state.Branches {
+		n.c.groups.carried(n.rec.host.vpc, b.Groups)
+		if b.Intent != nil {
+			n.c.groups.carried(n.rec.host.vpc, b.Intent.Action.Groups)
+		}
+	}
+	n.times.observe = n.rec.state.Observed.Add(observeEvery)
+	if earliest := n.c.started.Add(rand.N(observeEvery)); n.times.observe.Before(earliest) {
+		n.times.observe = earliest // not those of all nodes at once after a restart
+	}
+	return nil
+}
+
+// settle records the outcomes of calls.
+func (n *node) settle(now time.Time) {
+	n.mu.Lock()
+	results := n.results
+	n.results = nil
+	n.mu.Unlock()
+	for _, r := range results {
+		i, ok := n.rec.state.Call(r.id)
+		if !ok {
+			continue
+		}
+		if r.failure != nil {
+			n.rec.state = core.Fail(n.rec.state, r.id, *r.failure, n.c.o.Config, now)
+		} else {
+			n.rec.state = core.Settle(n.rec.state, r.id, r.outcome, n.c.o.Config, now)
+		}
+		n.notify(i.Action, r)
+	}
+}
+
+// checkGone finds out whether the instance of the record is terminated, where its Node does not
+// exist or is another one now.
+func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) error {
+	if n.gone || on != nil && instanceOf(on) == n.rec.state.Instance || now.Before(n.times.gone) {
+		return nil
+	}
+	n.times.gone = now.Add(goneEvery)
+	if on == nil {
+		uid := types.UID("")
+		for _, o := range object.OwnerReferences {
+			if o.Kind == "Node" {
+				uid = o.UID
+			}
+		}
+		gone, err := n.c.objects.NodeGone(ctx, n.name, string(uid))
+		if err != nil || !gone {
+			return err
+		}
+	}
+	exists, err := n.c.o.EC2.Exists(ctx, n.rec.state.Instance)
+	if err != nil {
+		return err
+	}
+	n.gone = !exists
+	return nil
+}
+
+// empty reports whether nothing of the record is left to delete. An attached trunk is deleted by
+// EC2, with its instance.
+func (n *node) empty() bool {
+	s := n.rec.state
+	return len(s.Branches) == 0 && len(s.Unowned) == 0 && !s.Observed.IsZero() && (s.Trunk.Stage == core.Absent || s.Trunk.Stage == core.Ready)
+}
+
+// release ends the record of a terminated instance.
+func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node) error {
+	if on == nil {
+		if !slices.Contains(object.Finalizers, finalizer) {
+			return nil
+		}
+		return n.c.objects.SetFinalizer(ctx, object, finalizer, false)
+	}
+	n.c.o.Log.Info("branches of a terminated instance deleted", "node", n.name, "instance", string(n.rec.state.Instance))
+	next, err := n.c.objects.WriteLedger(ctx, n.written, nil)
+	if err != nil {
+		return n.lost(err)
+	}
+	n.forget()
+	n.written, n.rec = next, newRecord(instanceOf(on))
+	n.loop.Mark()
+	return nil
+}
+
+// readHost reads the instance from EC2: once, and again while a device index for the trunk is
+// needed.
+func (n *node) readHost(ctx context.Context, on *corev1.Node, now time.Time) error {
+	t := n.rec.state.Trunk
+	if n.gone || n.rec.host.devices > 0 && (t.Stage == core.Ready || t.Intent != nil) || now.Before(n.times.host) {
+		return nil
+	}
+	n.times.host = now.Add(hostEvery)
+	seen, err := n.c.o.EC2.Host(ctx, n.rec.state.Instance)
+	if err != nil {
+		return err
+	}
+	limits, err := n.c.o.EC2.InstanceLimits(ctx, typeOf(on))
+	if err != nil {
+		return err
+	}
+	n.seen = seen
+	n.rec.host = host{vpc: seen.VPC, subnet: seen.Subnet.ID, groups: seen.Groups, devices: limits.ENIs}
+	n.rec.ranges[seen.Subnet.ID] = ranges{seen.Subnet.CIDR, seen.Subnet.IPv6}
+	return nil
+}
+
+func typeOf(on *corev1.Node) string { return on.Labels[corev1.LabelInstanceTypeStable] }
+
+// plan plans once the pods that are missing from the cache were looked for, and EC2 was observed if
+// that is due.
+func (n *node) plan(ctx context.Context, on *corev1.Node, now time.Time) (core.Decision, error) {
+	if n.rec.host.devices == 0 && !n.gone {
+		return core.Decision{}, nil // not read yet
+	}
+	decided := n.c.decide(n.c.objects.PodsOn(n.name), n.rec.host.vpc)
+	observed := false
+	for {
+		d := core.Plan(n.snapshot(decided, on), n.c.config(n.gone || on == nil), now)
+		confirmed, err := n.confirm(ctx, d.Confirm)
+		if err != nil {
+			return d, err
+		}
+		due := d.Observe != "" || !now.Before(n.times.observe)
+		if !confirmed && (!due || observed) {
+			n.publish(decided, d)
+			return d, nil
+		}
+		if due && !observed {
+			observed = true
+			if err := n.observe(ctx, d.Observe, now); err != nil {
+				return d, err
+			}
+		}
+	}
+}
+
+// config is the configuration of a node. Where there is no Node no branch is kept warm.
+func (c *Controller) config(gone bool) core.Config {
+	out := c.o.Config
+	if gone {
+		out.Warm, out.Exact = 0, nil
+	}
+	return out
+}
+
+func (n *node) snapshot(pods []decided, on *corev1.Node) core.Snapshot {
+	s := core.Snapshot{State: n.rec.state, Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.Devices}
+	free, total := -1, 0
+	if n.seen.Subnet.ID == n.rec.host.subnet && n.rec.host.subnet != "" {
+		free, total = n.seen.Subnet.Free, n.seen.Subnet.Addresses()
+	}
+	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
+	if on != nil {
+		s.Limits.ENIs = n.rec.host.devices
+		s.Limits.Branches, _ = core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
+	}
+	shown := map[core.PodUID]bool{}
+	for _, d := range pods {
+		p, ok := d.input(n.rec.state)
+		shown[p.UID] = true
+		if ok {
+			n.rec.names[p.UID] = types.NamespacedName{Namespace: d.pod.Namespace, Name: d.pod.Name}
+			s.Pods = append(s.Pods, p)
+		}
+	}
+	for uid := range n.ended {
+		if _, has := n.rec.state.Of(uid); !shown[uid] && has {
+			s.Pods = append(s.Pods, core.Pod{UID: uid, Name: n.rec.names[uid].String(), Ended: true})
+		}
+	}
+	return s
+}
+
+// confirm looks for pods by live GETs. It reports whether one has ended.
+func (n *node) confirm(ctx context.Context, uids []core.PodUID) (news bool, _ error) {
+	for _, uid := range uids {
+		if n.ended[uid] {
+			continue
+		}
+		name := n.rec.names[uid]
+		ended, err := n.c.objects.PodEnded(ctx, kube.PodRef{Namespace: name.Namespace, Name: name.Name}, string(uid))
+		if err != nil {
+			return news, err
+		}
+		if ended {
+			n.ended[uid], news = true, true
+		}
+	}
+	return news, nil
+}
+
+// observe compares the record with EC2.
+func (n *node) observe(ctx context.Context, why string, now time.Time) error {
+	seen, skipped, err := n.c.o.EC2.Branches(ctx, n.rec.state.Instance)
+	if err != nil {
+		return err
+	}
+	for _, s := range skipped {
+		n.c.o.Log.Warn("EC2 describes what is skipped", "node", n.name, "object", s.Object, "why", s.Why)
+	}
+	seen.At = seen.At.UTC().Truncate(time.Microsecond)
+	n.rec.state = core.Observe(n.rec.state, seen, n.c.o.Config, now)
+	n.times.observe = now.Add(observeEvery)
+	n.c.o.Log.Debug("branches observed", "node", n.name, "interfaces", len(seen.Interfaces), "why", why)
+	return nil
+}
+
+// begin records the actions of a decision, writes the record, and only then carries them out. If
+// it cannot be written, none is begun.
+func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.Decision, now time.Time) error {
+	begun, calls := n.rec.state, []core.Intent(nil)
+	for _, a := range d.Actions {
+		if a.ID == "" {
+			a.ID = newID()
+		}
+		next, err := core.Begin(begun, a, n.c.o.Config, now)
+		if err != nil {
+			n.c.o.Log.Debug("action not begun", "node", n.name, "action", a.String(), "err", err)
+			n.loop.Mark()
+			continue
+		}
+		begun = next
+		n.c.o.Log.Debug("action begins", "node", n.name, "action", a.String(), "id", a.ID, "why", a.Why)
+		if i, open := begun.Call(a.ID); open {
+			calls = append(calls, i)
+		} else {
+			n.loop.Mark() // it is complete, and another may follow
+		}
+	}
+	if err := n.write(ctx, object, begun); err != nil {
+		return err
+	}
+	for _, i := range calls {
+		f, err := n.prepare(i)
+		if err != nil {
+			n.report(result{id: i.Action.ID, failure: &core.Failure{Reason: core.FailOther, Definite: true, Message: err.Error()}})
+			continue
+		}
+		n.announce(f)
+		n.flights.Go(func() { n.report(n.carryOut(ctx, f)) })
+	}
+	return nil
+}
+
+// report hands a result to the next pass.
+func (n *node) report(r result) {
+	n.mu.Lock()
+	n.results = append(n.results, r)
+	n.mu.Unlock()
+	n.loop.Mark()
+}
+
+// write writes a state to the CNINode, if it is another one than that written last, and keeps it.
+func (n *node) write(ctx context.Context, object *vpcresources.CNINode, s core.State) error {
+	rec := n.rec
+	rec.state = s
+	rec.trim()
+	l := rec.ledger()
+	if n.written.Status.Trunkline == nil && s.Trunk.Stage == core.Absent && len(s.Branches) == 0 && len(s.Unowned) == 0 && s.Observed.IsZero() {
+		n.rec = rec
+		return nil // there is nothing to record yet
+	}
+	if !sameLedger(l, n.written.Status.Trunkline) {
+		if !slices.Contains(object.Finalizers, finalizer) && object.DeletionTimestamp == nil {
+			if err := n.c.objects.SetFinalizer(ctx, object, finalizer, true); err != nil {
+				return err
+			}
+		}
+		next, err := n.c.objects.WriteLedger(ctx, n.written, l)
+		if err != nil {
+			return n.lost(err)
+		}
+		n.written = next
+	}
+	n.rec = rec
+	return nil
+}
+
+// lost has the record read again where another program, or a write without a reply, has changed it.
+func (n *node) lost(err error) error {
+	if errors.Is(err, kube.ErrChanged) {
+		n.flights.Wait()
+		n.written = nil
+	}
+	return err
+}
+
+// trim drops the names of pods and the ranges of subnets that nothing in the state has.
+func (r *record) trim() {
+	pods, subnets := map[core.PodUID]bool{}, map[vpc.SubnetID]bool{r.host.subnet: true}
+	for _, b := range r.state.Branches {
+		pods[b.Pod], subnets[b.Subnet] = true, true
+	}
+	r.names, r.ranges = maps.Clone(r.names), maps.Clone(r.ranges)
+	maps.DeleteFunc(r.names, func(uid core.PodUID, _ types.NamespacedName) bool { return !pods[uid] })
+	maps.DeleteFunc(r.ranges, func(id vpc.SubnetID, _ ranges) bool { return !subnets[id] })
+}
+
+// next is when the next pass is due without an event.
+func (n *node) next(d core.Decision) time.Time {
+	out := n.times.observe
+	for _, t := range []time.Time{d.Next, n.due()} {
+		if !t.IsZero() && (out.IsZero() || t.Before(out)) {
+			out = t
+		}
+	}
+	return out
+}
+
+// due is when EC2 is asked again for the instance; zero if it need not be.
+func (n *node) due() time.Time {
+	switch {
+	case n.gone:
+	case n.rec.host.devices == 0 || n.rec.state.Trunk.Stage != core.Ready && n.rec.state.Trunk.Intent == nil:
+		return n.times.host
+	case n.times.gone.After(n.times.host):
+		return n.times.gone
+	}
+	return time.Time{}
+}

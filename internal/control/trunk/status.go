@@ -1,0 +1,302 @@
+package trunk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	core "github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// Reasons of events, and texts. Source: pkg/provider/branch/provider.go and pkg/utils/events.go of
+// AWS's VPC resource controller.
+const (
+	eventRequested       = "SecurityGroupRequested"
+	eventAllocated       = "ResourceAllocated"
+	eventNotAllocated    = "BranchAllocationFailed"
+	eventNotAnnotated    = "BranchENIAnnotationFailed"
+	eventTrunkReady      = "NodeTrunkInitiated"
+	eventTrunkNotReady   = "NodeTrunkFailedInit"
+	eventTrunkNotCreated = "TrunkENICreationFailed"
+	eventUnsupported     = "Unsupported"
+
+	textTrunkReady = "The node has trunk interface initialized successfully"
+)
+
+// view is what a pass found, by pod.
+type view struct {
+	applied map[types.UID]bool   // the pod has a branch with exactly its groups
+	refused map[types.UID]string // EC2 refuses its groups, and why
+	network vpc.ID               // of the node
+}
+
+// said is what events have reported of a node.
+type said struct {
+	unsupported bool
+	requested   map[core.PodUID]string // groups
+	allocated   map[core.PodUID]string // the annotation
+}
+
+// publish keeps what a pass found for the status of policies.
+func (n *node) publish(pods []decided, d core.Decision) {
+	v := view{applied: map[types.UID]bool{}, refused: map[types.UID]string{}, network: n.rec.host.vpc}
+	for _, p := range pods {
+		uid := core.PodUID(p.pod.UID)
+		if b, has := n.rec.state.Of(uid); has && b.Stage == core.Bound && slices.Equal(writeGroups(b.Groups), p.Groups) {
+			v.applied[p.pod.UID] = true
+		}
+		if r, ok := n.rec.state.Refused[uid]; ok && slices.Equal(writeGroups(r.Groups), p.Groups) {
+			v.refused[p.pod.UID] = r.Message
+		}
+	}
+	for _, p := range d.Problems {
+		n.c.o.Log.Debug("waits", "node", n.name, "pod", string(p.Pod), "why", p.Why)
+	}
+	n.mu.Lock()
+	changed := n.view.network != v.network || !maps.Equal(n.view.applied, v.applied) || !maps.Equal(n.view.refused, v.refused)
+	n.view = v
+	n.mu.Unlock()
+	if changed {
+		n.c.status.Mark()
+	}
+}
+
+// announce reports which groups a pod gets, once.
+func (n *node) announce(f flight) {
+	a := f.Action
+	if a.Pod == "" {
+		return
+	}
+	if n.said.requested == nil {
+		n.said = said{unsupported: n.said.unsupported, requested: map[core.PodUID]string{}, allocated: map[core.PodUID]string{}}
+	}
+	if a.Kind == core.Bind {
+		n.said.allocated[a.Pod] = f.text
+	}
+	if groups := strings.Join(writeGroups(a.Groups), " "); groups != "" && n.said.requested[a.Pod] != groups {
+		n.said.requested[a.Pod] = groups
+		n.podEvent(a.Pod, corev1.EventTypeNormal, eventRequested, fmt.Sprintf("Pod will get the following Security Groups [%s]", groups))
+	}
+}
+
+// notify reports the result of a call by an event.
+func (n *node) notify(a core.Action, r result) {
+	failed := r.failure != nil
+	if failed {
+		n.c.o.Log.Info("call failed", "node", n.name, "action", a.String(), "id", a.ID, "reason", string(r.failure.Reason), "definite", r.failure.Definite, "err", r.failure.Message)
+	}
+	switch a.Kind {
+	case core.Bind:
+		if failed {
+			n.podEvent(a.Pod, corev1.EventTypeWarning, eventNotAnnotated, r.failure.Message)
+			return
+		}
+		n.podEvent(a.Pod, corev1.EventTypeNormal, eventAllocated, fmt.Sprintf("Allocated %s to the pod", n.said.allocated[a.Pod]))
+		delete(n.said.allocated, a.Pod)
+	case core.CreateBranch, core.TagBranch, core.Associate, core.SetGroups:
+		if failed && a.Pod != "" {
+			n.podEvent(a.Pod, corev1.EventTypeWarning, eventNotAllocated, "failed to allocate branch ENI to pod: "+r.failure.Message)
+		}
+	case core.CreateTrunk:
+		if failed {
+			n.c.o.Events.NodeEvent(n.name, corev1.EventTypeWarning, eventTrunkNotCreated, r.failure.Message)
+		}
+	case core.AttachTrunk:
+		if failed {
+			n.c.o.Events.NodeEvent(n.name, corev1.EventTypeWarning, eventTrunkNotReady, r.failure.Message)
+			return
+		}
+		n.c.o.Events.NodeEvent(n.name, corev1.EventTypeNormal, eventTrunkReady, textTrunkReady)
+	case core.DeleteTrunk, core.Release, core.Adopt, core.Disassociate, core.DeleteBranch:
+	}
+}
+
+// advertise writes the number of branches to the node's capacity once the trunk is ready, and
+// reports a type that has none.
+func (n *node) advertise(ctx context.Context, on *corev1.Node) {
+	if on == nil || n.gone {
+		return
+	}
+	limit, why := core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
+	if limit < 1 && !n.said.unsupported {
+		n.said.unsupported = true
+		n.c.o.Events.NodeEvent(n.name, corev1.EventTypeWarning, eventUnsupported, fmt.Sprintf("The instance type %s is not supported for trunk interface: %s", typeOf(on), why))
+	}
+	have, has := kube.BranchCapacity(on)
+	if n.rec.state.Trunk.Stage != core.Ready || limit < 1 || has && have == limit {
+		return
+	}
+	if err := n.c.objects.SetBranchCapacity(ctx, n.name, limit); err != nil {
+		n.c.o.Log.Warn("capacity not written, retrying", "node", n.name, "err", err)
+		n.times.host = clock() // the next pass is due at once
+	}
+}
+
+func (n *node) podEvent(pod core.PodUID, kind, reason, message string) {
+	name := n.rec.names[pod]
+	ref := kube.PodRef{Namespace: name.Namespace, Name: name.Name}
+	if kind == corev1.EventTypeNormal {
+		n.c.o.Events.PodNormal(ref, string(pod), reason, message)
+		return
+	}
+	n.c.o.Events.PodWarning(ref, string(pod), reason, message)
+}
+
+// refusedShown is how many refused pods a status names.
+const refusedShown = 10
+
+// writeStatus writes the status of each policy that has another one than it should.
+func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error) {
+	applied, refused, networks := c.views()
+	counts := map[securitygroup.Ref]*v1beta1.SecurityGroupPolicyStatus{}
+	for _, d := range c.decideAll(networks) {
+		for _, m := range d.Matches {
+			if !m.Selected && d.Verdict != securitygroup.Refused {
+				continue
+			}
+			s := counts[m.Policy]
+			if s == nil {
+				s = &v1beta1.SecurityGroupPolicyStatus{}
+				counts[m.Policy] = s
+			}
+			count(s, d, m, applied, refused)
+		}
+	}
+	problems := map[securitygroup.Ref]error{}
+	for _, p := range c.compile.compiled(c.objects.Policies).Problems() {
+		problems[p.Policy] = p.Err
+	}
+	var errs []error
+	for _, p := range c.objects.Policies() {
+		ref := securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}
+		next := p.DeepCopy()
+		next.Status = statusOf(p, counts[ref], problems[ref])
+		if !apiequality.Semantic.DeepEqual(next.Status, p.Status) {
+			errs = append(errs, c.objects.WritePolicyStatus(ctx, next))
+		}
+	}
+	return time.Time{}, errors.Join(errs...)
+}
+
+// views are those of all nodes, and the nodes' VPCs.
+func (c *Controller) views() (applied map[types.UID]bool, refused map[types.UID]string, networks map[string]vpc.ID) {
+	applied, refused, networks = map[types.UID]bool{}, map[types.UID]string{}, map[string]vpc.ID{}
+	c.mu.Lock()
+	nodes := make([]*node, 0, len(c.nodes))
+	for _, n := range c.nodes {
+		nodes = append(nodes, n)
+	}
+	c.mu.Unlock()
+	for _, n := range nodes {
+		n.mu.Lock()
+		for uid := range n.view.applied {
+			applied[uid] = true
+		}
+		for uid, why := range n.view.refused {
+			refused[uid] = why
+		}
+		if n.view.network != "" {
+			networks[n.name] = n.view.network
+		}
+		n.mu.Unlock()
+	}
+	return applied, refused, networks
+}
+
+// decideAll decides for all pods. Groups are checked against the VPC of the pod's node.
+func (c *Controller) decideAll(networks map[string]vpc.ID) (out []decided) {
+	by := map[vpc.ID][]*corev1.Pod{}
+	for _, p := range c.objects.Pods() {
+		by[networks[p.Spec.NodeName]] = append(by[networks[p.Spec.NodeName]], p)
+	}
+	for in, pods := range by {
+		out = append(out, c.decide(pods, in)...)
+	}
+	slices.SortFunc(out, func(a, b decided) int { return cmp.Compare(podName(a.pod), podName(b.pod)) })
+	return out
+}
+
+// count enters a pod in the status of a policy.
+func count(s *v1beta1.SecurityGroupPolicyStatus, d decided, m securitygroup.Match, applied map[types.UID]bool, refused map[types.UID]string) {
+	s.MatchedPods++
+	r := v1beta1.RefusedPod{Name: d.pod.Name}
+	switch why, byEC2 := refused[d.pod.UID]; {
+	case d.Verdict == securitygroup.Refused && !errors.Is(d.Refusal, securitygroup.ErrGroupNotRead):
+		r.Reason, r.Message = reasonOf(d.Refusal), cut(d.Why)
+		if !m.Selected {
+			r.Message = cut(m.Why)
+		}
+	case byEC2:
+		r.Reason, r.Message = "RefusedByEC2", cut(why)
+	case applied[d.pod.UID]:
+		s.AppliedPods++
+		return
+	default:
+		return
+	}
+	s.RefusedPods++
+	if len(s.Refused) < refusedShown {
+		s.Refused = append(s.Refused, r)
+	}
+}
+
+// reasonOf is a refusal in CamelCase.
+func reasonOf(err error) string {
+	for _, r := range []struct {
+		err  error
+		name string
+	}{
+		{securitygroup.ErrMalformedGroup, "MalformedGroup"},
+		{securitygroup.ErrUnknownGroup, "UnknownGroup"},
+		{securitygroup.ErrForeignGroup, "ForeignGroup"},
+		{securitygroup.ErrTooManyGroups, "TooManyGroups"},
+		{securitygroup.ErrNoAccount, "NoServiceAccount"},
+	} {
+		if errors.Is(err, r.err) {
+			return r.name
+		}
+	}
+	return "Refused"
+}
+
+// statusOf is the status that a policy should have. Conditions that do not change keep the time
+// of their last change.
+func statusOf(p *v1beta1.SecurityGroupPolicy, counted *v1beta1.SecurityGroupPolicyStatus, problem error) v1beta1.SecurityGroupPolicyStatus {
+	out := v1beta1.SecurityGroupPolicyStatus{}
+	if counted != nil {
+		out = *counted
+	}
+	out.ObservedGeneration = p.Generation
+	out.Conditions = slices.Clone(p.Status.Conditions)
+	valid := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: "Valid", ObservedGeneration: p.Generation}
+	if problem != nil {
+		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "SelectsNoPod", cut(problem.Error())
+	}
+	done := metav1.Condition{Type: v1beta1.ConditionApplied, Status: metav1.ConditionTrue, Reason: "AllApplied", ObservedGeneration: p.Generation}
+	switch {
+	case out.RefusedPods > 0:
+		done.Status, done.Reason = metav1.ConditionFalse, "PodsRefused"
+		done.Message = fmt.Sprintf("%d of %d pods are refused, the first %s: %s", out.RefusedPods, out.MatchedPods, out.Refused[0].Name, out.Refused[0].Reason)
+	case out.AppliedPods < out.MatchedPods:
+		done.Status, done.Reason = metav1.ConditionFalse, "PodsWithoutBranch"
+		done.Message = fmt.Sprintf("%d of %d pods do not have their groups yet", out.MatchedPods-out.AppliedPods, out.MatchedPods)
+	}
+	meta.SetStatusCondition(&out.Conditions, valid)
+	meta.SetStatusCondition(&out.Conditions, done)
+	return out
+}

@@ -1,0 +1,189 @@
+package trunk
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/cloud"
+	core "github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// Options of New.
+type Options struct {
+	Client *kube.Client
+	EC2    ec2.Trunks
+	Events *kube.Events
+	Config core.Config
+	// BranchLimits are numbers of branches by instance type or family, in the place of the known
+	// ones.
+	BranchLimits map[string]int
+	// GroupLimit is how many security groups an interface may have; 0 is EC2's default.
+	GroupLimit int
+	Log        *slog.Logger
+}
+
+// Intervals.
+const (
+	// observeEvery is the time between two regular observations of a node, which find what other
+	// programs changed.
+	observeEvery = 30 * time.Minute
+	// hostEvery is the least time between two describes of an instance.
+	hostEvery = 10 * time.Second
+	// goneEvery is the time between two checks whether an instance is terminated.
+	goneEvery = time.Minute
+	// passEvery is the least time between two passes of a node.
+	passEvery = 50 * time.Millisecond
+	// fleetEvery and statusEvery are those between two passes over all nodes or policies.
+	fleetEvery  = time.Second
+	statusEvery = 2 * time.Second
+)
+
+// Controller runs the reconciles of all nodes.
+type Controller struct {
+	o       Options
+	objects *kube.BranchObjects
+	groups  *groups
+	compile compiler
+	fleet   *loop.Loop
+	status  *loop.Loop
+	started time.Time
+
+	mu    sync.Mutex
+	nodes map[string]*node
+	wait  sync.WaitGroup // of the goroutines of nodes
+}
+
+// New returns a controller. Run starts it.
+func New(o Options) *Controller {
+	c := &Controller{o: o, nodes: map[string]*node{}}
+	c.objects = kube.NewBranchObjects(o.Client, c.changed, o.Log)
+	c.groups = newGroups(o.EC2.Groups, func() { c.changed("") }, o.Log)
+	c.fleet = loop.New(c.startNodes)
+	c.fleet.MinInterval, c.fleet.Report = fleetEvery, c.report("nodes")
+	c.status = loop.New(c.writeStatus)
+	c.status.MinInterval, c.status.Report = statusEvery, c.report("status of SecurityGroupPolicies")
+	return c
+}
+
+func (c *Controller) report(what string) func(error, time.Duration) {
+	return func(err error, pause time.Duration) {
+		c.o.Log.Warn("branches: pass failed, retrying", "of", what, "in", pause, "err", err)
+	}
+}
+
+// Run reconciles until ctx ends, and returns once no call is in flight any more.
+func (c *Controller) Run(ctx context.Context) {
+	c.started = time.Now()
+	var wg sync.WaitGroup
+	wg.Go(func() { c.objects.Run(ctx) })
+	if c.objects.Wait(ctx) {
+		wg.Go(func() { c.groups.run(ctx) })
+		wg.Go(func() { _ = c.fleet.Run(ctx) })  // returns nil
+		wg.Go(func() { _ = c.status.Run(ctx) }) // returns nil
+	}
+	wg.Wait()
+	c.wait.Wait()
+}
+
+// changed is called by the cache: for one node, or with an empty name for all.
+func (c *Controller) changed(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if name == "" {
+		c.compile.drop()
+	}
+	for _, n := range c.nodes {
+		if name == "" || n.name == name {
+			n.loop.Mark()
+		}
+	}
+	c.fleet.Mark()
+	c.status.Mark()
+}
+
+// startNodes starts the reconcile of each node that has branches or may have.
+func (c *Controller) startNodes(ctx context.Context, _ bool) (time.Time, error) {
+	for _, n := range c.objects.CNINodes() {
+		if !c.wanted(n) {
+			continue
+		}
+		c.mu.Lock()
+		if _, runs := c.nodes[n.Name]; !runs {
+			started := newNode(c, n.Name)
+			c.nodes[n.Name] = started
+			c.wait.Go(func() {
+				_ = started.loop.Run(ctx) // returns nil
+				started.flights.Wait()
+			})
+		}
+		c.mu.Unlock()
+	}
+	return time.Time{}, nil
+}
+
+// wanted reports whether a node has branches or may have. Nodes of EKS Auto Mode have another
+// controller.
+func (c *Controller) wanted(n *vpcresources.CNINode) bool {
+	if n.Spec.ManagedBy == vpcresources.ManagedByEKSAutoMode {
+		return false
+	}
+	if n.Status.Trunkline != nil {
+		return true
+	}
+	for _, f := range n.Spec.Features {
+		if f.Name == vpcresources.SecurityGroupsForPods {
+			return true
+		}
+	}
+	of, ok := c.objects.Node(n.Name)
+	return ok && hasLabel(of, vpc.LabelTrunkAttached)
+}
+
+func hasLabel(n *corev1.Node, name string) bool {
+	_, ok := n.Labels[name]
+	return ok
+}
+
+// instanceOf is the instance of a Node by its providerID, aws:///zone/i-…; empty without one.
+// Kubernetes does not allow to change a providerID.
+func instanceOf(n *corev1.Node) vpc.InstanceID {
+	id := path.Base(n.Spec.ProviderID)
+	if !strings.HasPrefix(n.Spec.ProviderID, "aws://") || !strings.HasPrefix(id, "i-") {
+		return ""
+	}
+	return vpc.InstanceID(id)
+}
+
+// newID is a name that no other action has.
+func newID() cloud.ActionID { return cloud.ActionID("br-" + rand.Text()) }
+
+// clock is the time as it is recorded.
+func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// brake is the strictest of the brakes that are in force for a node.
+func (c *Controller) brake(name string) cloud.Brake {
+	of, _ := c.o.EC2.Brake()
+	freeze, _ := c.objects.Freeze(name)
+	switch {
+	case !freeze.AllowsAllocate() || of == cloud.FreezeAll:
+		return cloud.FreezeAll
+	case !freeze.AllowsRelease():
+		return cloud.FreezeRelease
+	}
+	return of
+}
+
+func podName(p *corev1.Pod) string { return fmt.Sprintf("%s/%s", p.Namespace, p.Name) }

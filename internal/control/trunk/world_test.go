@@ -1,0 +1,373 @@
+package trunk_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	control "github.com/trunkline/trunkline/internal/control/trunk"
+	"github.com/trunkline/trunkline/internal/core/podeni"
+	"github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+	"github.com/trunkline/trunkline/sim/cloud"
+	simec2 "github.com/trunkline/trunkline/sim/ec2"
+	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/query"
+)
+
+const (
+	region   = "us-west-2"
+	nodesAt  = "/api/v1/nodes"
+	podsAt   = "/api/v1/pods"
+	sgpsAt   = "/apis/vpcresources.k8s.aws/v1beta1/securitygrouppolicies"
+	cniAt    = "/apis/vpcresources.k8s.aws/v1alpha1/cninodes"
+	eventsAt = "/api/v1/events"
+)
+
+// wire carries requests to the embedded EC2 within the process. fault says what becomes of a
+// call: "" as EC2 answers it, "lost" it does not arrive, "reply lost", or an error code of EC2.
+type wire struct {
+	handler http.Handler
+
+	mu    sync.Mutex
+	fault func(action string) string
+	calls map[string]int
+}
+
+var errCut = errors.New("connection reset by peer")
+
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return nil, err
+	}
+	action := form.Get("Action")
+	w.mu.Lock()
+	w.calls[action]++
+	fault := ""
+	if w.fault != nil {
+		fault = w.fault(action)
+	}
+	w.mu.Unlock()
+	switch fault {
+	case "lost":
+		return nil, errCut
+	case "", "reply lost":
+	default:
+		rec := httptest.NewRecorder()
+		rec.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintf(rec, "<Response><Errors><Error><Code>%s</Code><Message>injected</Message></Error></Errors><RequestID>1</RequestID></Response>", fault)
+		return rec.Result(), nil
+	}
+	in := httptest.NewRequestWithContext(r.Context(), r.Method, r.URL.String(), bytes.NewReader(body))
+	in.Header, in.Host, in.ContentLength = r.Header.Clone(), r.URL.Host, int64(len(body))
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, in)
+	if fault == "reply lost" {
+		return nil, errCut
+	}
+	return rec.Result(), nil
+}
+
+func (w *wire) inject(fault func(action string) string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fault = fault
+}
+
+func (w *wire) count(actions ...string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range actions {
+		n += w.calls[a]
+	}
+	return n
+}
+
+// describes counts the calls that read.
+func (w *wire) describes() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for a, calls := range w.calls {
+		if strings.HasPrefix(a, "Describe") {
+			n += calls
+		}
+	}
+	return n
+}
+
+// world is the controller with its real clients, the embedded EC2 of an account that may make the
+// trunk calls, and a fake API server.
+type world struct {
+	*kubetest.Server
+	t      *testing.T
+	cloud  *cloud.Cloud
+	wire   *wire
+	config aws.Config
+	trunk  trunk.Config
+	groups map[string]string // ids by name
+	stop   func()
+	log    *slog.Logger
+}
+
+// inWorld runs a test in a bubble with a world that has one node, n1.
+func inWorld(t *testing.T, f func(w *world), change ...func(*cloud.Spec)) {
+	t.Helper()
+	server := kubetest.New(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{Server: server, t: t, trunk: trunk.DefaultConfig(), groups: map[string]string{}, stop: func() {}, log: slog.New(slog.DiscardHandler)}
+		if os.Getenv("TRUNK_TEST_LOG") != "" {
+			w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		}
+		w.build(change...)
+		w.node("n1", "node1")
+		w.boot()
+		defer func() { w.stop() }()
+		f(w)
+	})
+}
+
+func (w *world) build(change ...func(*cloud.Spec)) {
+	w.t.Helper()
+	spec := cloud.Spec{
+		Region: region, Account: "111122223333", Seed: 7,
+		VPC: cloud.VPCSpec{Name: "lab", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
+		Subnets: []cloud.SubnetSpec{
+			{Name: "a", Zone: region + "a", CIDR: netip.MustParsePrefix("10.0.0.0/22")},
+		},
+		Groups: []cloud.GroupSpec{{Name: "node", Description: "nodes"}},
+		Instances: []cloud.InstanceSpec{
+			{Name: "node1", Type: "m5.2xlarge", Subnet: "a", Groups: []string{"node"}, Metadata: cloud.DefaultMetadata()},
+		},
+	}
+	for _, name := range []string{"web", "db", "cache", "quarantine"} {
+		spec.Groups = append(spec.Groups, cloud.GroupSpec{Name: name, Description: name})
+	}
+	spec.Quotas.TrunkCalls = true
+	for _, f := range change {
+		f(&spec)
+	}
+	var err error
+	if w.cloud, err = cloud.New(spec, cloud.Options{Instant: true}); err != nil {
+		w.t.Fatal(err)
+	}
+	for id, g := range w.cloud.State().Groups {
+		w.groups[g.Name] = string(id)
+	}
+	account := iam.New(spec.Account, 1, nil)
+	key, err := account.AddUser("controller", []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	injector := faults.New(1, nil)
+	w.t.Cleanup(injector.Close)
+	w.wire = &wire{calls: map[string]int{}, handler: query.New(query.Options{
+		Cloud: w.cloud, IAM: account, Faults: injector, Calls: &faults.Log{}, Region: region,
+	}, simec2.Service(w.cloud))}
+	w.config = aws.Config{
+		Region: region, BaseEndpoint: aws.String("http://ec2.test"), HTTPClient: &http.Client{Transport: w.wire},
+		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, ""),
+	}
+}
+
+// node puts the Node and the CNINode of an instance.
+func (w *world) node(name, instance string) {
+	w.t.Helper()
+	of := w.cloud.State().InstanceNamed(instance)
+	uid := w.Put(nodesAt, &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelInstanceTypeStable: of.Type}},
+		Spec:       corev1.NodeSpec{ProviderID: vpc.ProviderID(region+"a", of.ID)},
+	})
+	w.Put(cniAt, &vpcresources.CNINode{
+		TypeMeta: metav1.TypeMeta{APIVersion: vpcresources.GroupVersion().String(), Kind: "CNINode"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: name, UID: typesUID(uid)},
+		}},
+		Spec: vpcresources.CNINodeSpec{Features: []vpcresources.Feature{{Name: vpcresources.SecurityGroupsForPods}}},
+	})
+}
+
+// boot starts a controller, as a new process.
+func (w *world) boot() {
+	w.t.Helper()
+	x, err := ec2.NewExecutor(ec2.Options{
+		Clients: ec2.NewClients(w.config), Log: w.log, FirstPause: 100 * time.Millisecond, HedgeAfter: time.Minute,
+		Budget: func(string) ec2.Budget { return ec2.Budget{PerSecond: 50, Burst: 200} },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	client, err := kube.FromREST(kubetest.InProcess(w.Server))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	events := kube.NewEvents(client.Core, "")
+	c := control.New(control.Options{
+		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log,
+	})
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { c.Run(ctx) })
+	wg.Go(func() { events.Run(ctx) })
+	w.stop = func() {
+		cancel()
+		wg.Wait()
+		w.stop = func() {}
+	}
+}
+
+// elapse returns after a time, and once nothing happens any more.
+func (w *world) elapse(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// policy puts a policy that selects pods with the label app.
+func (w *world) policy(name, app string, groups ...string) {
+	w.t.Helper()
+	p := &v1beta1.SecurityGroupPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion().String(), Kind: v1beta1.KindSecurityGroupPolicy},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Spec:       v1beta1.SecurityGroupPolicySpec{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+	}
+	for _, g := range groups {
+		if id, ok := w.groups[g]; ok {
+			g = id
+		}
+		p.Spec.SecurityGroups.Groups = append(p.Spec.SecurityGroups.Groups, g)
+	}
+	w.Put(sgpsAt, p)
+}
+
+// start puts a pod on n1 that requests a branch.
+func (w *world) start(name, app string) {
+	w.Put(podsAt, &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: typesUID("uid-" + name), Labels: map[string]string{"app": app}},
+		Spec: corev1.PodSpec{NodeName: "n1", ServiceAccountName: "default", Containers: []corev1.Container{{
+			Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}},
+		}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	})
+}
+
+func (w *world) end(name string) { w.Delete(podsAt, "shop/"+name) }
+
+// branch is the branch that the annotation of a pod names; nil without an annotation.
+func (w *world) branch(name string) *podeni.Entry {
+	w.t.Helper()
+	var p corev1.Pod
+	if !w.Get(podsAt, "shop/"+name, &p) {
+		w.t.Fatalf("pod %s does not exist", name)
+	}
+	text, ok := p.Annotations[vpc.AnnotationPodENI]
+	if !ok {
+		return nil
+	}
+	entries, err := podeni.Decode(text)
+	if err != nil || len(entries) != 1 {
+		w.t.Fatalf("annotation of %s: %v, %v: %s", name, entries, err, text)
+	}
+	return &entries[0]
+}
+
+// carries fails the test unless EC2 has a branch as the annotation of a pod says, with exactly
+// these groups.
+func (w *world) carries(name string, groups ...string) {
+	w.t.Helper()
+	e := w.branch(name)
+	if e == nil {
+		w.t.Fatalf("pod %s has no annotation\n%s", name, w.ledger())
+	}
+	i := w.cloud.State().Interfaces[e.ENI]
+	if i == nil || i.Trunk == nil || i.Trunk.VLAN != e.VLAN || string(i.Trunk.ID) != e.Association || i.PrimaryIPv4() != e.IPv4 || i.MAC != e.MAC {
+		w.t.Fatalf("pod %s: annotation %+v, at EC2 %+v", name, e, i)
+	}
+	var want, got []string
+	for _, g := range groups {
+		want = append(want, w.groups[g])
+	}
+	for _, g := range i.Groups {
+		got = append(got, string(g))
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		w.t.Fatalf("pod %s has %v, want %v", name, got, want)
+	}
+}
+
+// branches are those at EC2.
+func (w *world) branches() []*cloud.Interface {
+	return slices.DeleteFunc(slices.Collect(maps.Values(w.cloud.State().Interfaces)), func(i *cloud.Interface) bool {
+		return i.Description != vpc.DescriptionBranch
+	})
+}
+
+func (w *world) cniNode() vpcresources.CNINode {
+	w.t.Helper()
+	var n vpcresources.CNINode
+	if !w.Get(cniAt, "n1", &n) {
+		w.t.Fatal("no CNINode n1")
+	}
+	return n
+}
+
+// ledger is the record of n1 for messages.
+func (w *world) ledger() string {
+	l := w.cniNode().Status.Trunkline
+	if l == nil {
+		return "no record"
+	}
+	out := fmt.Sprintf("trunk %+v\n", l.Trunk)
+	for _, b := range l.Branches {
+		out += fmt.Sprintf("%s %s VLAN %d %s call %+v\n", b.ID, b.Phase, b.VLANID, b.ENIID, b.Call)
+	}
+	for _, b := range l.Backoffs {
+		out += fmt.Sprintf("back-off %s: %s\n", b.Key, b.Message)
+	}
+	return out
+}
+
+// allEvents are those of all objects.
+func (w *world) allEvents() (out []corev1.Event) {
+	for _, key := range w.Keys(eventsAt) {
+		var e corev1.Event
+		if w.Get(eventsAt, key, &e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
