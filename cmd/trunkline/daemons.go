@@ -19,6 +19,8 @@ import (
 	"github.com/trunkline/trunkline/internal/app/controller"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/leak"
+	"github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
@@ -299,13 +301,28 @@ func (c *controllerCmd) run(p process) error {
 	policy.Cap, policy.AlarmShare = c.cap, c.share
 	log.Info("controller starts", "version", version, "cluster", cfg.ClusterName)
 	return controller.Run(p.ctx, controller.Options{
-		Client: client, EC2: fleet, PodName: cfg.PodName, Namespace: cfg.PodNamespace, Cluster: cfg.ClusterName,
+		Branches: branchOptions(cfg, fleet.Executor), Client: client, EC2: fleet, PodName: cfg.PodName, Namespace: cfg.PodNamespace, Cluster: cfg.ClusterName,
 		Policy: policy, DryRun: c.dryRun, Every: c.every, Listen: c.listen, Registry: registry, Log: log,
 	})
 }
 
+// branchOptions are those of the controller of trunks and branches; nil where it does not run.
+func branchOptions(cfg config.Config, x *ec2.Executor) *controller.BranchOptions {
+	if cfg.PodGroups != config.GroupsOwn {
+		return nil
+	}
+	plan := trunk.DefaultConfig()
+	plan.CoolDown, plan.Warm = cfg.BranchCoolDown, cfg.WarmBranches
+	if cfg.QuarantineGroup != "" {
+		plan.Quarantine = trunk.NewGroups(vpc.SecurityGroupID(cfg.QuarantineGroup))
+	}
+	return &controller.BranchOptions{
+		EC2: ec2.Trunks{Executor: x, Cluster: cfg.ClusterName}, Config: plan, Limits: cfg.BranchLimits, GroupLimit: cfg.GroupsPerInterface,
+	}
+}
+
 func newFleet(cfg aws.Config, r prometheus.Registerer, log *slog.Logger) (controller.Fleet, error) {
-	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(cfg), Log: log, Registry: r})
+	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(cfg), Log: log, Registry: r, Budget: controller.Budget})
 	if err != nil {
 		return controller.Fleet{}, err
 	}

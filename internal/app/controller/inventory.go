@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -53,6 +54,15 @@ type Fleet struct {
 	Executor *ec2.Executor
 }
 
+// Budget is how many calls of one API action the controller may make: more than a node's agent
+// (ec2.DefaultBudget), because it makes those for all nodes. Throttling halves a rate.
+func Budget(action string) ec2.Budget {
+	if strings.HasPrefix(action, "Describe") {
+		return ec2.Budget{PerSecond: 10, Burst: 50}
+	}
+	return ec2.Budget{PerSecond: 10, Burst: 100}
+}
+
 // Bounds of paged reads.
 const (
 	pageSize      = 1000
@@ -62,7 +72,7 @@ const (
 
 // Interfaces implements EC2.
 func (f Fleet) Interfaces(ctx context.Context, cluster string) ([]leak.Interface, error) {
-	filters := []types.Filter{{Name: aws.String("tag:" + vpc.TagManagedBy), Values: []string{leak.Mark}}}
+	filters := []types.Filter{{Name: aws.String("tag:" + vpc.TagManagedBy), Values: leak.Marks()}}
 	if cluster != "" {
 		filters = append(filters, types.Filter{Name: aws.String("tag:" + vpc.TagClusterName), Values: []string{cluster}})
 	}

@@ -18,7 +18,10 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	branches "github.com/trunkline/trunkline/internal/control/trunk"
 	"github.com/trunkline/trunkline/internal/core/leak"
+	"github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -37,6 +40,16 @@ type Options struct {
 	Listen    string        // address of /healthz, /readyz and /metrics
 	Registry  *prometheus.Registry
 	Log       *slog.Logger
+	// Branches is the controller of trunks and branches; nil where Trunkline does not own them.
+	Branches *BranchOptions
+}
+
+// BranchOptions are those of the controller of trunks and branches.
+type BranchOptions struct {
+	EC2        ec2.Trunks
+	Config     trunk.Config
+	Limits     map[string]int // branches by instance type or family
+	GroupLimit int            // groups of an interface
 }
 
 // LeaseName is the name of the leader election's Lease.
@@ -106,7 +119,7 @@ func Run(ctx context.Context, o Options) error {
 			work, stop := context.WithCancel(lease)
 			defer stop()
 			defer context.AfterFunc(ctx, stop)()
-			lead(work, o, c)
+			lead(work, o, c, events)
 		}
 		return nil
 	})
@@ -126,7 +139,7 @@ func checkVersion(ctx context.Context, o Options) {
 }
 
 // lead does the leader's work until ctx ends.
-func lead(ctx context.Context, o Options, c *collector) {
+func lead(ctx context.Context, o Options, c *collector, events *kube.Events) {
 	o.Log.Info("leading", "identity", o.PodName, "dryRun", o.DryRun)
 	checkVersion(ctx, o)
 	var g errgroup.Group
@@ -159,6 +172,12 @@ func lead(ctx context.Context, o Options, c *collector) {
 		}, syncInterval)
 		return nil
 	})
+	if b := o.Branches; b != nil {
+		own := branches.New(branches.Options{
+			Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
+		})
+		g.Go(func() error { own.Run(ctx); return nil })
+	}
 	_ = g.Wait() // all return nil
 }
 

@@ -38,6 +38,14 @@ type Config struct {
 	IdleAfter    time.Duration
 	ReleaseEvery time.Duration
 
+	// Security groups for pods.
+	PodGroups          string // off, managed, own
+	BranchCoolDown     time.Duration
+	BranchLimits       map[string]int // by instance type or family
+	QuarantineGroup    string         // empty: none
+	WarmBranches       int
+	GroupsPerInterface int
+
 	// Datapath.
 	MTU              int // of ENIs, bytes
 	PodMTU           int // of pods' links, bytes; 0: as MTU
@@ -129,6 +137,9 @@ func (c *Config) applyAWSDefaults() {
 func (c Config) checkCombinations() (problems []error) {
 	if c.PodMTU > c.MTU {
 		problems = append(problems, fmt.Errorf("pod-mtu: %d from %s: must not exceed mtu, which is %d", c.PodMTU, c.origins["pod-mtu"], c.MTU))
+	}
+	if c.WarmBranches > 0 && c.QuarantineGroup == "" {
+		problems = append(problems, fmt.Errorf("warm-branches: %d from %s: needs quarantine-group", c.WarmBranches, c.origins["warm-branches"]))
 	}
 	if c.IntrospectionAddress == c.MetricsAddress {
 		problems = append(problems, fmt.Errorf("metrics-address: %q from %s: must differ from introspection-address", c.MetricsAddress, c.origins["metrics-address"]))

@@ -152,12 +152,15 @@ func Plan(in Input) Decision {
 
 // applies reports whether the tags of e allow the collector to delete it.
 func (p Policy) applies(e Interface) bool {
-	return e.Tags[vpc.TagManagedBy] == Mark && e.Tags[vpc.TagInstanceID] != "" &&
+	return slices.Contains(Marks(), e.Tags[vpc.TagManagedBy]) && e.Tags[vpc.TagInstanceID] != "" &&
 		e.Tags[vpc.TagClusterName] == p.Cluster && e.Tags[vpc.TagNoManage] != "true"
 }
 
-// Mark is the value of vpc.TagManagedBy on interfaces created by Trunkline.
+// Mark is the value of vpc.TagManagedBy on interfaces created by the agents.
 const Mark = vpc.ManagedBy
+
+// Marks are its values on interfaces created by Trunkline.
+func Marks() []string { return []string{Mark, vpc.ManagedByController} }
 
 // leaked reports whether an interface has no owner, with the reason.
 func (in Input) leaked(e Interface, reports map[vpc.InstanceID]Report) (bool, string) {
@@ -177,6 +180,8 @@ func (in Input) leaked(e Interface, reports map[vpc.InstanceID]Report) (bool, st
 		return true, "its instance " + string(owner) + " does not exist"
 	}
 	switch {
+	case e.Tags[vpc.TagManagedBy] == vpc.ManagedByController:
+		return false, "its instance " + string(owner) + " exists, and it is a trunk or a branch, which core/trunk collects"
 	case !ok:
 		return false, "its instance " + string(owner) + " exists and its node has not reported"
 	case r.Owns[e.ID]:

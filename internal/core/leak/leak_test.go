@@ -71,6 +71,8 @@ func TestAnInterfaceIsDeletedKeptOrAwaitsConfirmationWithAReason(t *testing.T) {
 		{"the report is older than the interface: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now().Add(-2 * time.Hour)), Seen: seen("e")}, "keep", "too old"},
 		{"its age is unknown and its instance exists: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, ""))}, Instances: alive, Reports: report(now()), Seen: seen("e")}, "keep", "no valid creation time"},
 		{"it is young: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, now().Add(-time.Minute).Format(time.RFC3339)))}, Seen: seen("e")}, "keep", "created 1m0s ago"},
+		{"it is a branch of an instance that exists, which its agent never reports: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagManagedBy, vpc.ManagedByController))}, Instances: alive, Reports: report(now()), Seen: seen("e")}, "keep", "trunk or a branch"},
+		{"it is a branch of an instance that does not exist: deleted", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagManagedBy, vpc.ManagedByController))}, Seen: seen("e")}, "delete", "i-1 does not exist"},
 		{"it is attached: kept", leak.Input{Interfaces: []leak.Interface{eni("e", status("in-use"))}, Seen: seen("e")}, "keep", "in-use"},
 		{"it is being attached: kept", leak.Input{Interfaces: []leak.Interface{eni("e", status("attaching"))}, Seen: seen("e")}, "keep", "attaching"},
 		{"without our tag: ignored", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagManagedBy, ""))}, Seen: seen("e")}, "none", ""},

@@ -84,7 +84,7 @@ func (m *metrics) called(action string, err error, took time.Duration) {
 // that the label is bounded.
 func knownCodes() []string {
 	return []string{
-		"AttachmentLimitExceeded", "AuthFailure", "DryRunOperation", "ExpiredToken", "IdempotentParameterMismatch",
+		"AttachmentLimitExceeded", "InvalidAssociationID.NotFound", "InvalidVlanId.Duplicate", "OperationNotPermitted", "SecurityGroupsPerInterfaceLimitExceeded", "AuthFailure", "DryRunOperation", "ExpiredToken", "IdempotentParameterMismatch",
 		"IncorrectState", "InsufficientCapacity", "InsufficientCidrBlocks", "InsufficientFreeAddressesInSubnet",
 		"InternalError", "InvalidAttachmentID.NotFound", "InvalidGroup.NotFound", "InvalidInstanceID.NotFound",
 		"InvalidInterface.IpAddressLimitExceeded", "InvalidNetworkInterface.InUse", "InvalidNetworkInterfaceID.NotFound", "InvalidParameterCombination",

@@ -1,0 +1,88 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Values of the setting security-groups-for-pods.
+const (
+	GroupsOff     = "off"
+	GroupsManaged = "managed" // AWS's VPC resource controller makes trunks and branches
+	GroupsOwn     = "own"     // Trunkline's controller does
+)
+
+// branches has the settings of security groups for pods. Those of trunks and branches are the
+// controller's.
+func branches() []Setting {
+	return []Setting{
+		text("security-groups-for-pods", GroupsOff, "Who gives pods the security groups of SecurityGroupPolicies: off (no component), managed (AWS's VPC resource controller makes trunk and branch interfaces), or own (Trunkline's controller does; only accounts to which AWS allows AssociateTrunkInterface can, and AWS's controller must not run).", func(c *Config) *string { return &c.PodGroups }, oneOf(GroupsOff, GroupsManaged, GroupsOwn)),
+		duration("branch-cool-down", time.Minute, 30*time.Second, time.Hour, "How long no pod uses a branch interface after its pod, and no branch a VLAN after its branch.", func(c *Config) *time.Duration { return &c.BranchCoolDown }),
+		branchLimits("branch-limits", "Numbers of branches by instance type or family, in the place of those that Trunkline knows, such as m9.large=9,m9=18.", func(c *Config) *map[string]int { return &c.BranchLimits }),
+		text("quarantine-group", "", "Id of a security group that allows nothing, for branches that no pod uses. Without it, no branch is kept warm or used again.", func(c *Config) *string { return &c.QuarantineGroup }, groupOrNone),
+		number("warm-branches", 0, 0, 100, "Branches in quarantine that are kept on each node for pods to come: a pod gets one by one call. Never of the last third of a node's branches or of a subnet.", func(c *Config) *int { return &c.WarmBranches }),
+		number("groups-per-interface", 5, 1, 16, "Security groups that an interface of the account may have.", func(c *Config) *int { return &c.GroupsPerInterface }),
+	}
+}
+
+var (
+	groupID      = regexp.MustCompile(`^sg-([0-9a-f]{8}|[0-9a-f]{17})$`)
+	typeOrFamily = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)?$`)
+)
+
+func groupOrNone(v string) error {
+	if v != "" && !groupID.MatchString(v) {
+		return errors.New("must be the id of a security group, such as sg-0123456789abcdef0")
+	}
+	return nil
+}
+
+// mostBranches is the number of VLANs of a trunk.
+const mostBranches = 120
+
+// branchLimits is a setting of numbers by instance type or family.
+func branchLimits(name, doc string, field func(*Config) *map[string]int) Setting {
+	return Setting{
+		Name: name, Doc: doc,
+		set: func(c *Config, v string) (err error) {
+			*field(c), err = parseBranchLimits(v)
+			return err
+		},
+		get: func(c Config) string {
+			var out []string
+			for _, key := range slices.Sorted(maps.Keys(*field(&c))) {
+				out = append(out, fmt.Sprintf("%s=%d", key, (*field(&c))[key]))
+			}
+			return strings.Join(out, ",")
+		},
+	}
+}
+
+func parseBranchLimits(v string) (map[string]int, error) {
+	var all map[string]int
+	for part := range strings.SplitSeq(v, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		name, text, _ := strings.Cut(part, "=")
+		name = strings.TrimSpace(name)
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if !typeOrFamily.MatchString(name) || err != nil || n < 0 || n > mostBranches {
+			return nil, fmt.Errorf("%q: must be an instance type or family and a number of branches from 0 to %d, such as m9.large=9", part, mostBranches)
+		}
+		if _, twice := all[name]; twice {
+			return nil, fmt.Errorf("%s is there twice", name)
+		}
+		if all == nil {
+			all = map[string]int{}
+		}
+		all[name] = n
+	}
+	return all, nil
+}

@@ -1,0 +1,35 @@
+package config
+
+import (
+	"maps"
+	"strings"
+	"testing"
+)
+
+func TestNumbersOfBranchesByInstanceType(t *testing.T) {
+	const name = "branch-limits"
+	c, err := Load(Sources{Flags: map[string]string{name: " m9.large=9, u-6tb1.metal = 107,t3=0,"}})
+	if want := map[string]int{"m9.large": 9, "u-6tb1.metal": 107, "t3": 0}; err != nil || !maps.Equal(c.BranchLimits, want) {
+		t.Errorf("%v, %v; want %v", c.BranchLimits, err, want)
+	}
+	for _, wrong := range []string{"m9", "m9.large=", "=9", "m9.large=-1", "m9.large=121", "M9=1", "m9.a.b=1", "m9=1,m9=2", "m9=1;m8=2"} {
+		if _, err := Load(Sources{Flags: map[string]string{name: wrong}}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+}
+
+func TestSecurityGroupsForPodsAreOffUnlessSet(t *testing.T) {
+	if c, err := Load(Sources{}); err != nil || c.PodGroups != GroupsOff {
+		t.Errorf("%q, %v; want off", c.PodGroups, err)
+	}
+	for name, value := range map[string]string{"security-groups-for-pods": "on", "quarantine-group": "default", "branch-cool-down": "29s", "warm-branches": "5"} {
+		if _, err := Load(Sources{Flags: map[string]string{name: value}}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
+	}
+	c, err := Load(Sources{Flags: map[string]string{"warm-branches": "5", "quarantine-group": "sg-0123456789abcdef0", "security-groups-for-pods": "own"}})
+	if err != nil || c.PodGroups != GroupsOwn || c.WarmBranches != 5 {
+		t.Errorf("%q, %d, %v", c.PodGroups, c.WarmBranches, err)
+	}
+}
