@@ -59,6 +59,8 @@ type wire struct {
 	mu    sync.Mutex
 	fault func(action string) string
 	calls map[string]int
+	// denied are the actions that IAM refused.
+	denied map[string]bool
 }
 
 var errCut = errors.New("connection reset by peer")
@@ -94,6 +96,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	in.Header, in.Host, in.ContentLength = r.Header.Clone(), r.URL.Host, int64(len(body))
 	rec := httptest.NewRecorder()
 	w.handler.ServeHTTP(rec, in)
+	if strings.Contains(rec.Body.String(), "UnauthorizedOperation") {
+		w.mu.Lock()
+		w.denied[action] = true
+		w.mu.Unlock()
+	}
 	if fault == "reply lost" {
 		return nil, errCut
 	}
@@ -139,14 +146,36 @@ type world struct {
 	groups map[string]string // ids by name
 	stop   func()
 	log    *slog.Logger
+	// policies are the controller's at IAM: those of deploy/iam.
+	policies map[string][]byte
+}
+
+// shipped are the policies of deploy/iam for the controller.
+func shipped(t *testing.T) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	for _, name := range []string{"controller-policy", "controller-trunks-policy"} {
+		text, err := os.ReadFile("../../../deploy/iam/" + name + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name] = text
+	}
+	return out
 }
 
 // inWorld runs a test in a bubble with a world that has one node, n1.
 func inWorld(t *testing.T, f func(w *world), change ...func(*cloud.Spec)) {
 	t.Helper()
+	inWorldAs(t, shipped(t), f, change...)
+}
+
+// inWorldAs is inWorld with other policies at IAM.
+func inWorldAs(t *testing.T, policies map[string][]byte, f func(w *world), change ...func(*cloud.Spec)) {
+	t.Helper()
 	server := kubetest.New(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{Server: server, t: t, trunk: trunk.DefaultConfig(), groups: map[string]string{}, stop: func() {}, log: slog.New(slog.DiscardHandler)}
+		w := &world{Server: server, t: t, policies: policies, trunk: trunk.DefaultConfig(), groups: map[string]string{}, stop: func() {}, log: slog.New(slog.DiscardHandler)}
 		if os.Getenv("TRUNK_TEST_LOG") != "" {
 			w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		}
@@ -186,18 +215,21 @@ func (w *world) build(change ...func(*cloud.Spec)) {
 		w.groups[g.Name] = string(id)
 	}
 	account := iam.New(spec.Account, 1, nil)
-	key, err := account.AddUser("controller", []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`))
+	if err := account.AddRole(iam.Role{Name: "controller", Policies: w.policies, Tags: map[string]string{vpc.TagClusterName: "c"}}); err != nil {
+		w.t.Fatal(err)
+	}
+	key, _, err := account.Issue(iam.Session{Role: "controller", Name: "session", Lifetime: 12 * time.Hour})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	injector := faults.New(1, nil)
 	w.t.Cleanup(injector.Close)
-	w.wire = &wire{calls: map[string]int{}, handler: query.New(query.Options{
+	w.wire = &wire{calls: map[string]int{}, denied: map[string]bool{}, handler: query.New(query.Options{
 		Cloud: w.cloud, IAM: account, Faults: injector, Calls: &faults.Log{}, Region: region,
 	}, simec2.Service(w.cloud))}
 	w.config = aws.Config{
 		Region: region, BaseEndpoint: aws.String("http://ec2.test"), HTTPClient: &http.Client{Transport: w.wire},
-		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, ""),
+		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, key.Token),
 	}
 }
 
@@ -370,4 +402,34 @@ func (w *world) allEvents() (out []corev1.Event) {
 		}
 	}
 	return out
+}
+
+// touch changes the CNINode, as another program does that writes its spec.
+func (w *world) touch() {
+	n := w.cniNode()
+	n.Spec.Tags = map[string]string{"team": fmt.Sprint(len(n.Spec.Tags))}
+	w.Put(cniAt, &n)
+}
+
+// leave deletes the Node, and with it the CNINode as the API server's garbage collector does: it
+// stays while it has a finalizer.
+func (w *world) leave() {
+	w.Delete(nodesAt, "n1")
+	n := w.cniNode()
+	n.DeletionTimestamp = new(metav1.Now())
+	w.Put(cniAt, &n)
+}
+
+// terminate ends the instance of n1. Its trunk goes with it.
+func (w *world) terminate() {
+	w.t.Helper()
+	id := w.cloud.State().InstanceNamed("node1").ID
+	if err := w.cloud.Terminate([]vpc.InstanceID{id}); err != nil {
+		w.t.Fatal(err)
+	}
+	if i := w.cloud.State().Instances[id]; i.State != "terminated" {
+		if err := w.cloud.FinishTerminate(id); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 }

@@ -1,0 +1,81 @@
+package deploy_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// An overlay with the component of trunks has the controller make branches, and one without it
+// does not: a component that is in an overlay of ours would claim the nodes of AWS's controller.
+func TestOnlyTheComponentOfTrunksHasTheControllerMakeBranches(t *testing.T) {
+	const setting = "TRUNKLINE_SECURITY_GROUPS_FOR_PODS"
+	value := func(d appsv1.Deployment) string {
+		env := d.Spec.Template.Spec.Containers[0].Env
+		i := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == setting })
+		if i < 0 {
+			return ""
+		}
+		return env[i].Value
+	}
+	for _, overlay := range []string{"eks", "eks-migration", "lab"} {
+		if got := value(built[appsv1.Deployment](t, overlay, "Deployment", "trunkline-controller")); got != "" {
+			t.Errorf("overlay %s: %s is %q", overlay, setting, got)
+		}
+	}
+	files := filesys.MakeFsInMemory()
+	for _, dir := range []string{"base", "crds", "components"} {
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return files.WriteFile("/"+path, text)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay := "resources: [../base]\ncomponents: [../components/cninode, ../components/securitygrouppolicy, ../components/trunks]\n"
+	if err := files.WriteFile("/own/kustomization.yaml", []byte(overlay)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, r := range all.Resources() {
+		found[r.GetKind()+" "+r.GetName()] = true
+		if r.GetKind() != "Deployment" {
+			continue
+		}
+		var d appsv1.Deployment
+		text, err := r.AsYAML()
+		if err == nil {
+			err = yaml.Unmarshal(text, &d)
+		}
+		if err != nil || value(d) != "own" {
+			t.Errorf("%s is %q, %v; want own", setting, value(d), err)
+		}
+	}
+	for _, name := range []string{
+		"ClusterRole trunkline-controller-trunks", "ClusterRoleBinding trunkline-controller-trunks", "Deployment trunkline-controller",
+		"CustomResourceDefinition cninodes.vpcresources.k8s.aws", "CustomResourceDefinition securitygrouppolicies.vpcresources.k8s.aws",
+	} {
+		if !found[name] {
+			t.Errorf("no %s", name)
+		}
+	}
+}
