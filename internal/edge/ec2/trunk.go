@@ -55,7 +55,7 @@ func (t Trunks) Do(ctx context.Context, a trunk.Action, again bool) (trunk.Outco
 		return trunk.Outcome{}, s.delete(ctx, a)
 	case trunk.Bind, trunk.Release, trunk.Adopt: // not carried out at EC2
 	}
-	return trunk.Outcome{}, fmt.Errorf("%s: it is no call to EC2: %w", a, errNotSent)
+	return trunk.Outcome{}, fmt.Errorf("%s: it is no call to EC2: %w", a, cloud.ErrUnsupported)
 }
 
 // trunkSender makes the calls.
@@ -283,7 +283,8 @@ func isGroupRefusal(err error) bool {
 // TrunkFailure returns an error of Do as a failure for core/trunk. A try without a reply has an
 // unknown outcome.
 func TrunkFailure(err error) trunk.Failure {
-	f := trunk.Failure{Reason: trunk.FailOther, Definite: !errors.Is(err, ErrOpen) && (errors.Is(err, ErrFrozen) || !isAmbiguous(err)), Message: err.Error()}
+	unsent := errors.Is(err, ErrFrozen) || errors.Is(err, cloud.ErrUnsupported)
+	f := trunk.Failure{Reason: trunk.FailOther, Definite: !errors.Is(err, ErrOpen) && (unsent || !isAmbiguous(err)), Message: err.Error()}
 	var e *Error
 	errors.As(err, &e)
 	switch {
