@@ -226,7 +226,7 @@ func readLedger(l *vpcresources.BranchLedger, instance vpc.InstanceID) (record, 
 		s.Branches[b.ID] = b
 	}
 	for _, b := range l.Backoffs {
-		s.Backoffs[b.Key] = core.Backoff{Since: b.Since.Time, Until: b.Until.Time, Tries: int(b.Tries), Reason: core.Reason(b.Reason), Message: b.Message}
+		s.Backoffs[b.Key] = core.Backoff{Since: b.Since.UTC(), Until: b.Until.UTC(), Tries: int(b.Tries), Reason: core.Reason(b.Reason), Message: b.Message}
 	}
 	for _, f := range l.Refused {
 		s.Refused[core.PodUID(f.PodUID)] = core.Refusal{Groups: readGroups(f.SecurityGroups), Message: f.Message}
@@ -253,7 +253,7 @@ func (p *parser) branch(in *vpcresources.BranchRecord) core.Branch {
 	b := core.Branch{
 		ID: core.BranchID(in.ID), ENI: vpc.ENIID(in.ENIID), MAC: p.mac(in.MAC), IPv4: p.address(in.IPv4), IPv6: p.address(in.IPv6), Subnet: vpc.SubnetID(in.SubnetID),
 		VLAN: int(in.VLANID), Association: core.AssociationID(in.AssociationID), Groups: readGroups(in.SecurityGroups), Stage: branchPhases()[in.Phase],
-		Used: in.Used, Since: in.Since.Time, Changed: in.Changed.Time, Intent: p.call(in.Call, core.BranchID(in.ID)),
+		Used: in.Used, Since: in.Since.UTC(), Changed: in.Changed.UTC(), Intent: p.call(in.Call, core.BranchID(in.ID)),
 	}
 	p.ranges(b.Subnet, in.SubnetCIDR, in.SubnetV6CIDR)
 	if in.Pod != nil {
@@ -271,9 +271,9 @@ func (p *parser) call(in *vpcresources.CallRecord, of core.BranchID) *core.Inten
 		Action: core.Action{
 			ID: cloud.ActionID(in.ID), Kind: core.Kind(in.Kind), Instance: p.r.state.Instance, Branch: of, Pod: core.PodUID(in.PodUID), Trunk: vpc.ENIID(in.TrunkENIID),
 			ENI: vpc.ENIID(in.ENIID), Subnet: vpc.SubnetID(in.SubnetID), Groups: readGroups(in.SecurityGroups), VLAN: int(in.VLANID),
-			Association: core.AssociationID(in.AssociationID), Device: int(in.DeviceIndex), Began: in.Began.Time, Why: in.Why,
+			Association: core.AssociationID(in.AssociationID), Device: int(in.DeviceIndex), Began: in.Began.UTC(), Why: in.Why,
 		},
-		Tries: int(in.Tries), Unknown: in.Unknown, Lost: in.Lost, At: in.At.Time, Retry: when(in.Retry),
+		Tries: int(in.Tries), Unknown: in.Unknown, Lost: in.Lost, At: in.At.UTC(), Retry: when(in.Retry),
 	}
 }
 
@@ -283,7 +283,7 @@ func (p *parser) unowned(u vpcresources.UnownedRecord) core.Unowned {
 			ENI: vpc.ENIID(u.ENIID), Type: vpc.InterfaceType(u.Type), Intent: cloud.ActionID(u.Intent), Subnet: vpc.SubnetID(u.SubnetID), MAC: p.mac(u.MAC),
 			IPv4: p.address(u.IPv4), IPv6: p.address(u.IPv6), Groups: readGroups(u.SecurityGroups), Association: core.AssociationID(u.AssociationID), VLAN: int(u.VLANID),
 		},
-		First: u.First.Time, Passes: int(u.Passes),
+		First: u.First.UTC(), Passes: int(u.Passes),
 	}
 }
 
@@ -332,5 +332,5 @@ func when(t *metav1.MicroTime) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
-	return t.Time
+	return t.UTC() // JSON reads it in the machine's zone
 }

@@ -42,7 +42,7 @@ func (w *world) life() {
 }
 
 func TestTheControllerUsesExactlyTheRightsOfItsComponent(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.life()
 		w.stop()
 		want := append(kubetest.Granted(t, "../../../deploy/components/trunks/rbac.yaml"), "create events")
@@ -67,7 +67,7 @@ func TestThePolicyOfTrunksGrantsExactlyWhatIsNeeded(t *testing.T) {
 		}
 		return d
 	}
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.life()
 		if len(w.wire.denied) > 0 {
 			w.t.Errorf("refused: %v", slices.Sorted(maps.Keys(w.wire.denied)))
@@ -93,7 +93,7 @@ func TestThePolicyOfTrunksGrantsExactlyWhatIsNeeded(t *testing.T) {
 					if policies[name], err = json.Marshal(d); err != nil {
 						t.Fatal(err)
 					}
-					inWorldAs(t, policies, func(w *world) {
+					inWorld(t, policies, func(w *world) {
 						w.life()
 						call := strings.TrimPrefix(action, "ec2:")
 						whileCreating := call == "CreateTags" && w.wire.denied["CreateNetworkInterface"]

@@ -166,7 +166,7 @@ func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error)
 	counts := map[securitygroup.Ref]*v1beta1.SecurityGroupPolicyStatus{}
 	for _, d := range c.decideAll(networks) {
 		for _, m := range d.Matches {
-			if !m.Selected && d.Verdict != securitygroup.Refused {
+			if !m.Selected {
 				continue
 			}
 			s := counts[m.Policy]
@@ -174,7 +174,7 @@ func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error)
 				s = &v1beta1.SecurityGroupPolicyStatus{}
 				counts[m.Policy] = s
 			}
-			count(s, d, m, applied, refused)
+			count(s, d, applied, refused)
 		}
 	}
 	problems := map[securitygroup.Ref]error{}
@@ -232,15 +232,12 @@ func (c *Controller) decideAll(networks map[string]vpc.ID) (out []decided) {
 }
 
 // count enters a pod in the status of a policy.
-func count(s *v1beta1.SecurityGroupPolicyStatus, d decided, m securitygroup.Match, applied map[types.UID]bool, refused map[types.UID]string) {
+func count(s *v1beta1.SecurityGroupPolicyStatus, d decided, applied map[types.UID]bool, refused map[types.UID]string) {
 	s.MatchedPods++
 	r := v1beta1.RefusedPod{Name: d.pod.Name}
 	switch why, byEC2 := refused[d.pod.UID]; {
 	case d.Verdict == securitygroup.Refused && !errors.Is(d.Refusal, securitygroup.ErrGroupNotRead):
 		r.Reason, r.Message = reasonOf(d.Refusal), cut(d.Why)
-		if !m.Selected {
-			r.Message = cut(m.Why)
-		}
 	case byEC2:
 		r.Reason, r.Message = "RefusedByEC2", cut(why)
 	case applied[d.pod.UID]:

@@ -17,7 +17,7 @@ import (
 func typesUID(uid string) types.UID { return types.UID(uid) }
 
 func TestAPodGetsABranchWithTheGroupsOfItsPolicies(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.policy("web", "web", "web")
 		w.policy("web-db", "web", "db", "web")
 		w.start("one", "web")
@@ -94,7 +94,7 @@ func (w *world) distinct(pods []string) {
 }
 
 func TestThirtyPodsGetExactlyTheUnionOfTheirGroups(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.policy("web", "web", "web")
 		w.policy("web-db", "web", "db")
 		w.policy("cache", "cache", "cache")
@@ -125,7 +125,7 @@ func TestThirtyPodsGetExactlyTheUnionOfTheirGroups(t *testing.T) {
 // The next process continues from the record: it asks EC2 nothing, deletes nothing, and repeats
 // the calls in flight under their tokens.
 func TestARestartInTheMiddleNeedsNoDescribe(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.policy("web", "web", "web", "db")
 		w.start("first", "web")
 		w.elapse(10 * time.Second) // the trunk is ready
@@ -172,7 +172,7 @@ func TestEveryCallMayBeLostOrThrottled(t *testing.T) {
 	for _, fault := range []string{"lost", "reply lost", "RequestLimitExceeded"} {
 		for _, call := range calls {
 			t.Run(call+" "+fault, func(t *testing.T) {
-				inWorld(t, func(w *world) {
+				inWorld(t, nil, func(w *world) {
 					left := 3
 					w.wire.inject(func(action string) string {
 						if action == call && left > 0 {
@@ -207,7 +207,7 @@ func TestEveryCallMayBeLostOrThrottled(t *testing.T) {
 }
 
 func TestABranchIsDeletedOnceItHasCooledDown(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.policy("web", "web", "web")
 		w.start("one", "web")
 		w.elapse(10 * time.Second)
@@ -234,7 +234,7 @@ func TestABranchIsDeletedOnceItHasCooledDown(t *testing.T) {
 }
 
 func TestAWarmBranchIsAPodsByOneCall(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.stop()
 		w.trunk.Quarantine, w.trunk.Warm = trunk.NewGroups(vpc.SecurityGroupID(w.groups["quarantine"])), 1
 		w.boot()
@@ -261,7 +261,7 @@ func TestAWarmBranchIsAPodsByOneCall(t *testing.T) {
 // Where a node has no more branches, a pod waits for one of an ended pod: it is quarantined, cools
 // down, and is the pod's by one call. Before that no pod uses it.
 func TestABranchIsUsedAgainThroughQuarantine(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.stop()
 		w.trunk.Quarantine = trunk.NewGroups(vpc.SecurityGroupID(w.groups["quarantine"]))
 		w.boot()
@@ -299,7 +299,7 @@ func TestABranchIsUsedAgainThroughQuarantine(t *testing.T) {
 
 // An edit of the groups of a policy is one call for each of its pods.
 func TestAnEditOfAPolicyIsOneCallForEachPod(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inWorld(t, nil, func(w *world) {
 		w.policy("web", "web", "web")
 		w.policy("other", "other", "cache")
 		for _, name := range names(10) {

@@ -88,7 +88,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	case "", "reply lost":
 	default:
 		rec := httptest.NewRecorder()
-		rec.WriteHeader(http.StatusServiceUnavailable)
+		status := http.StatusBadRequest
+		if fault == "RequestLimitExceeded" {
+			status = http.StatusServiceUnavailable
+		}
+		rec.WriteHeader(status)
 		fmt.Fprintf(rec, "<Response><Errors><Error><Code>%s</Code><Message>injected</Message></Error></Errors><RequestID>1</RequestID></Response>", fault)
 		return rec.Result(), nil
 	}
@@ -134,6 +138,40 @@ func (w *wire) describes() (n int) {
 	return n
 }
 
+// apiWire carries requests to the fake API server. fault says what becomes of a write: "", "lost"
+// or "reply lost".
+type apiWire struct {
+	next http.RoundTripper
+
+	mu    sync.Mutex
+	fault func() string
+}
+
+func (w *apiWire) inject(fault func() string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fault = fault
+}
+
+func (w *apiWire) RoundTrip(r *http.Request) (*http.Response, error) {
+	fault := ""
+	w.mu.Lock()
+	if w.fault != nil && r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/events") { // which client-go would print
+		fault = w.fault()
+	}
+	w.mu.Unlock()
+	if fault == "lost" {
+		return nil, errCut
+	}
+	reply, err := w.next.RoundTrip(r)
+	if err == nil && fault == "reply lost" {
+		_, _ = io.Copy(io.Discard, reply.Body)
+		_ = reply.Body.Close()
+		return nil, errCut
+	}
+	return reply, err
+}
+
 // world is the controller with its real clients, the embedded EC2 of an account that may make the
 // trunk calls, and a fake API server.
 type world struct {
@@ -141,6 +179,7 @@ type world struct {
 	t      *testing.T
 	cloud  *cloud.Cloud
 	wire   *wire
+	api    *apiWire
 	config aws.Config
 	trunk  trunk.Config
 	groups map[string]string // ids by name
@@ -164,18 +203,16 @@ func shipped(t *testing.T) map[string][]byte {
 	return out
 }
 
-// inWorld runs a test in a bubble with a world that has one node, n1.
-func inWorld(t *testing.T, f func(w *world), change ...func(*cloud.Spec)) {
+// inWorld runs a test in a bubble with a world that has one node, n1. policies are the
+// controller's at IAM; nil are those of deploy/iam.
+func inWorld(t *testing.T, policies map[string][]byte, f func(w *world), change ...func(*cloud.Spec)) {
 	t.Helper()
-	inWorldAs(t, shipped(t), f, change...)
-}
-
-// inWorldAs is inWorld with other policies at IAM.
-func inWorldAs(t *testing.T, policies map[string][]byte, f func(w *world), change ...func(*cloud.Spec)) {
-	t.Helper()
+	if policies == nil {
+		policies = shipped(t)
+	}
 	server := kubetest.New(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{Server: server, t: t, policies: policies, trunk: trunk.DefaultConfig(), groups: map[string]string{}, stop: func() {}, log: slog.New(slog.DiscardHandler)}
+		w := &world{Server: server, t: t, api: &apiWire{}, policies: policies, trunk: trunk.DefaultConfig(), groups: map[string]string{}, stop: func() {}, log: slog.New(slog.DiscardHandler)}
 		if os.Getenv("TRUNK_TEST_LOG") != "" {
 			w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		}
@@ -261,7 +298,9 @@ func (w *world) boot() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	client, err := kube.FromREST(kubetest.InProcess(w.Server))
+	access := kubetest.InProcess(w.Server)
+	w.api.next, access.Transport = access.Transport, w.api
+	client, err := kube.FromREST(access)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -304,10 +343,12 @@ func (w *world) policy(name, app string, groups ...string) {
 }
 
 // start puts a pod on n1 that requests a branch.
-func (w *world) start(name, app string) {
+func (w *world) start(name, app string) { w.startAs(name, app, "uid-"+name) }
+
+func (w *world) startAs(name, app, uid string) {
 	w.Put(podsAt, &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: typesUID("uid-" + name), Labels: map[string]string{"app": app}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: typesUID(uid), Labels: map[string]string{"app": app}},
 		Spec: corev1.PodSpec{NodeName: "n1", ServiceAccountName: "default", Containers: []corev1.Container{{
 			Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}},
 		}}},

@@ -1,0 +1,190 @@
+package trunk_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// churn is pods that start and end at random, under faults of EC2 and of the API server and
+// restarts of the controller.
+type churn struct {
+	*world
+	r     *rand.Rand
+	fates *rand.Rand        // of calls, used with the lock of the wire
+	pods  map[string]string // app by name
+	made  int
+	calls int             // faults injected
+	since map[int]holding // by VLAN
+}
+
+// holding is who had a VLAN when it was last observed at EC2.
+type holding struct {
+	eni vpc.ENIID
+	at  time.Time
+}
+
+// policies are the groups of the policy of each app.
+func (c *churn) policies() map[string][]string {
+	return map[string][]string{"web": {"web", "db"}, "cache": {"cache"}, "db": {"db", "node"}}
+}
+
+func (c *churn) step() {
+	switch n := c.r.IntN(20); {
+	case n < 9:
+		c.made++
+		name := fmt.Sprintf("p-%03d", c.made)
+		c.pods[name] = []string{"web", "cache", "db", "plain"}[c.r.IntN(4)]
+		c.start(name, c.pods[name])
+	case n < 16 && len(c.pods) > 0:
+		name := slices.Sorted(maps.Keys(c.pods))[c.r.IntN(len(c.pods))]
+		if c.r.IntN(3) == 0 {
+			c.succeed(name)
+			c.elapse(time.Second)
+		}
+		c.end(name)
+		delete(c.pods, name)
+	case n == 16:
+		c.stop()
+		c.boot()
+	case n == 17:
+		c.touch()
+	case n == 18:
+		c.policy("cache", "cache", []string{"cache", "quarantine"}[c.r.IntN(2)])
+	}
+	c.elapse(time.Duration(c.r.IntN(int(15 * time.Second))))
+	c.check()
+}
+
+// reserve leaves the VLANs below first to branches, so that they are used again soon.
+func (w *world) reserve(first int32) {
+	n := w.cniNode()
+	until := metav1.NewMicroTime(time.Now().Add(24 * time.Hour))
+	for vlan := first; vlan <= vpcresources.MaxVLAN; vlan++ {
+		n.Status.Trunkline.VLANs = append(n.Status.Trunkline.VLANs, vpcresources.VLANRecord{VLANID: vlan, Owner: "another", Until: &until})
+	}
+	n.ResourceVersion = ""
+	w.Put(cniAt, &n)
+}
+
+// succeed ends a pod that stays as an object.
+func (w *world) succeed(name string) {
+	var p corev1.Pod
+	if w.Get(podsAt, "shop/"+name, &p) {
+		p.Status.Phase, p.ResourceVersion = corev1.PodSucceeded, ""
+		w.Put(podsAt, &p)
+	}
+}
+
+// check fails the test if a branch or a VLAN is held twice, if a VLAN was given to another branch
+// before its cool-down, or if a pod's branch is not as its annotation says.
+func (c *churn) check() {
+	c.t.Helper()
+	c.distinct(slices.Collect(maps.Keys(c.pods)))
+	for name, app := range c.pods {
+		e := c.branch(name)
+		if e == nil {
+			continue
+		}
+		i := c.cloud.State().Interfaces[e.ENI]
+		if i == nil || i.Trunk == nil || i.Trunk.VLAN != e.VLAN {
+			c.t.Fatalf("%s has %+v, EC2 %+v\n%s", name, e, i, c.ledger())
+		}
+		for _, g := range i.Groups {
+			if of := c.cloud.State().Groups[g].Name; !slices.Contains(append(c.policies()[app], "quarantine"), of) {
+				c.t.Fatalf("%s of %s has the group %s\n%s", name, app, of, c.ledger())
+			}
+		}
+	}
+	for _, i := range c.branches() {
+		if i.Trunk == nil {
+			continue
+		}
+		was, held := c.since[i.Trunk.VLAN]
+		if held && was.eni != i.ID && time.Since(was.at) < c.trunk.CoolDown-16*time.Second {
+			c.t.Fatalf("VLAN %d is of %s %s after it was of %s\n%s", i.Trunk.VLAN, i.ID, time.Since(was.at), was.eni, c.ledger())
+		}
+		c.since[i.Trunk.VLAN] = holding{i.ID, time.Now()}
+	}
+}
+
+// faulty draws the fate of a call.
+func (c *churn) faulty(string) string {
+	n := c.fates.IntN(24)
+	if n < 6 {
+		c.calls++
+	}
+	switch n {
+	case 0, 1:
+		return "lost"
+	case 2, 3:
+		return "reply lost"
+	case 4:
+		return "RequestLimitExceeded"
+	case 5:
+		return "Unavailable"
+	}
+	return ""
+}
+
+func TestUnderChurnAndFaultsNoVLANIsHeldTwiceAndNoBranchLeaks(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inWorld(t, nil, func(w *world) {
+				c := &churn{world: w, r: rand.New(rand.NewPCG(seed, 1)), fates: rand.New(rand.NewPCG(seed, 2)), pods: map[string]string{}, since: map[int]holding{}} //nolint:gosec // a test's draws
+				w.elapse(5 * time.Second)
+				w.stop()
+				w.reserve(21)
+				if seed%2 == 1 {
+					w.trunk.Quarantine, w.trunk.Warm = trunk.NewGroups(vpc.SecurityGroupID(w.groups["quarantine"])), 3
+				}
+				w.boot()
+				for app, groups := range c.policies() {
+					w.policy(app, app, groups...)
+				}
+				w.wire.inject(c.faulty)
+				writes := rand.New(rand.NewPCG(seed, 3)) //nolint:gosec // a test's draws
+				w.api.inject(func() string { return []string{"", "", "", "", "", "", "", "", "lost", "reply lost"}[writes.IntN(10)] })
+				for range 80 {
+					c.step()
+				}
+				w.wire.inject(nil)
+				w.api.inject(nil)
+				w.elapse(10 * time.Minute)
+				c.check()
+				for name, app := range c.pods {
+					if app != "plain" && w.branch(name) == nil {
+						w.t.Errorf("%s has no branch 10 minutes after the faults\n%s", name, w.ledger())
+					}
+					w.end(name)
+				}
+				w.stop()
+				w.trunk.Warm = 0
+				w.boot()
+				w.elapse(2 * time.Hour)
+				if got := w.branches(); len(got) != 0 {
+					w.t.Errorf("%d branches are left after %d pods and %d faults of EC2\n%s", len(got), c.made, c.calls, w.ledger())
+				}
+				trunks := 0
+				for _, i := range w.cloud.State().Interfaces {
+					if i.Type == vpc.TypeTrunk {
+						trunks++
+					}
+				}
+				if trunks != 1 || c.calls < 5 {
+					w.t.Errorf("%d trunks, want one; %d faults, want many", trunks, c.calls)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,208 @@
+package trunk_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/cloud"
+)
+
+func (w *world) statusOf(policy string) v1beta1.SecurityGroupPolicyStatus {
+	w.t.Helper()
+	var p v1beta1.SecurityGroupPolicy
+	if !w.Get(sgpsAt, "shop/"+policy, &p) {
+		w.t.Fatalf("no policy %s", policy)
+	}
+	return p.Status
+}
+
+// counts fails the test unless the status of a policy has these counts and conditions.
+func (w *world) counts(policy string, matched, applied, refused int32, valid bool, reason string) {
+	w.t.Helper()
+	s := w.statusOf(policy)
+	is, done := meta.IsStatusConditionTrue(s.Conditions, v1beta1.ConditionValid), meta.FindStatusCondition(s.Conditions, v1beta1.ConditionApplied)
+	if s.MatchedPods != matched || s.AppliedPods != applied || s.RefusedPods != refused || is != valid || done == nil || done.Reason != reason {
+		w.t.Errorf("status of %s: %+v, want %d matched, %d applied, %d refused, valid %v, %s", policy, s, matched, applied, refused, valid, reason)
+	}
+}
+
+func TestTheStatusOfAPolicyCountsItsPods(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		w.policy("empty", "web")
+		w.policy("db", "db", "db")
+		w.start("one", "web")
+		w.start("two", "web")
+		w.elapse(20 * time.Second)
+		w.counts("web", 2, 2, 0, true, "AllApplied")
+		w.counts("empty", 0, 0, 0, false, "AllApplied")
+		w.counts("db", 0, 0, 0, true, "AllApplied")
+		w.Put(podsAt, &corev1.Pod{ // admitted before its policy, without a branch
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "early", UID: "uid-early", Labels: map[string]string{"app": "web"}},
+			Spec:       corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		})
+		w.elapse(20 * time.Second)
+		w.counts("web", 3, 2, 0, true, "PodsWithoutBranch")
+		if e := w.branch("early"); e != nil {
+			w.t.Errorf("a pod that requests no branch has %+v", e)
+		}
+		w.end("early")
+		w.elapse(20 * time.Second)
+		w.counts("web", 2, 2, 0, true, "AllApplied")
+	})
+}
+
+// A group that EC2 does not have is refused in the status: no interface is created for the pod,
+// and EC2 is asked for the group at most every two minutes. The pod is served once it exists.
+func TestAnUnknownGroupIsRefusedWithoutRetries(t *testing.T) {
+	const unknown = "sg-0123456789abcdef0"
+	inWorld(t, nil, func(w *world) {
+		w.policy("good", "good", "web")
+		w.policy("bad", "bad", "web", unknown)
+		w.policy("odd", "odd", "web-servers")
+		w.policy("many", "many", "web", "db", "cache", "quarantine", "node", "default")
+		for _, name := range []string{"good", "bad", "odd", "many"} {
+			w.start(name, name)
+		}
+		w.elapse(30 * time.Second)
+		w.carries("good", "web")
+		for policy, reason := range map[string]string{"bad": "UnknownGroup", "odd": "MalformedGroup", "many": "TooManyGroups"} {
+			w.counts(policy, 1, 0, 1, true, "PodsRefused")
+			if s := w.statusOf(policy); len(s.Refused) != 1 || s.Refused[0].Name != policy || s.Refused[0].Reason != reason || s.Refused[0].Message == "" {
+				w.t.Errorf("refused by %s: %+v, want %s", policy, s.Refused, reason)
+			}
+			if e := w.branch(policy); e != nil {
+				w.t.Errorf("pod %s has %+v", policy, e)
+			}
+		}
+		created, asked := w.wire.count("CreateNetworkInterface"), w.wire.count("DescribeSecurityGroups")
+		for range 60 {
+			w.start("other", "plain") // an event
+			w.elapse(10 * time.Second)
+		}
+		if n := w.wire.count("CreateNetworkInterface") - created; n != 0 {
+			w.t.Errorf("%d interfaces were created", n)
+		}
+		if n := w.wire.count("DescribeSecurityGroups") - asked; n > 6 {
+			w.t.Errorf("EC2 was asked %d times in 10 minutes", n)
+		}
+		w.policy("bad", "bad", "web", "db")
+		w.elapse(20 * time.Second)
+		w.carries("bad", "web", "db")
+		w.counts("bad", 1, 1, 0, true, "AllApplied")
+	})
+}
+
+// EC2 refuses groups that the controller took for known: it is not asked again for the same.
+func TestGroupsThatEC2RefusesAreNotTriedAgain(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		w.wire.inject(func(action string) string {
+			if action == "CreateNetworkInterface" && w.wire.calls["AttachNetworkInterface"] > 0 {
+				return "InvalidGroup.NotFound"
+			}
+			return ""
+		})
+		w.start("one", "web")
+		w.elapse(20 * time.Minute)
+		if n := w.wire.count("CreateNetworkInterface"); n != 2 { // one of the trunk
+			w.t.Errorf("%d calls for the branch, want 1", n-1)
+		}
+		w.counts("web", 1, 0, 1, true, "PodsRefused")
+		if s := w.statusOf("web"); len(s.Refused) != 1 || s.Refused[0].Reason != "RefusedByEC2" {
+			w.t.Errorf("%+v", s.Refused)
+		}
+	})
+}
+
+func TestTheLabelsOfTheServiceAccountSelect(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		p := &v1beta1.SecurityGroupPolicy{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion().String(), Kind: v1beta1.KindSecurityGroupPolicy},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "by-account"},
+			Spec: v1beta1.SecurityGroupPolicySpec{
+				ServiceAccountSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "db"}},
+				SecurityGroups:         v1beta1.GroupIDs{Groups: []string{w.groups["db"]}},
+			},
+		}
+		w.Put(sgpsAt, p)
+		w.start("one", "web")
+		w.elapse(20 * time.Second)
+		if e := w.branch("one"); e != nil {
+			w.t.Fatalf("without its service account the pod has %+v", e)
+		}
+		account := &corev1.ServiceAccount{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "default", Labels: map[string]string{"team": "web"}},
+		}
+		w.Put("/api/v1/serviceaccounts", account)
+		w.elapse(20 * time.Second)
+		if e := w.branch("one"); e != nil {
+			w.t.Fatalf("with other labels of its service account the pod has %+v", e)
+		}
+		account.Labels["team"] = "db"
+		w.Put("/api/v1/serviceaccounts", account)
+		w.elapse(20 * time.Second)
+		w.carries("one", "db")
+	})
+}
+
+func TestATypeWithoutATrunkIsReported(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		w.start("one", "web")
+		w.elapse(time.Minute)
+		unsupported := 0
+		for _, e := range w.allEvents() {
+			if e.Reason == "Unsupported" && e.InvolvedObject.Name == "n1" {
+				unsupported += int(e.Count)
+			}
+		}
+		if unsupported != 1 || w.wire.count("CreateNetworkInterface") != 0 {
+			w.t.Errorf("%d events, %d interfaces; want one and none", unsupported, w.wire.count("CreateNetworkInterface"))
+		}
+		w.counts("web", 1, 0, 0, true, "PodsWithoutBranch")
+		var n corev1.Node
+		w.Get(nodesAt, "n1", &n)
+		if _, has := n.Status.Capacity[vpc.ResourcePodENI]; has {
+			w.t.Errorf("capacity %v", n.Status.Capacity)
+		}
+	}, func(s *cloud.Spec) { s.Instances[0].Type = "t3.large" })
+}
+
+// What the events of AWS's controller say, byte for byte.
+func TestEventsHaveTheTextsOfAWSsController(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web", "db")
+		w.start("one", "web")
+		w.elapse(20 * time.Second)
+		var p corev1.Pod
+		w.Get(podsAt, "shop/one", &p)
+		first, second := w.groups["db"], w.groups["web"]
+		if second < first {
+			first, second = second, first
+		}
+		want := map[string]string{
+			"SecurityGroupRequested": fmt.Sprintf("Pod will get the following Security Groups [%s %s]", first, second),
+			"ResourceAllocated":      fmt.Sprintf("Allocated %s to the pod", p.Annotations[vpc.AnnotationPodENI]),
+			"NodeTrunkInitiated":     "The node has trunk interface initialized successfully",
+		}
+		for _, e := range w.allEvents() {
+			if text, ok := want[e.Reason]; ok && (e.Message != text || e.Count > 1) {
+				w.t.Errorf("%s, %d times: %q, want %q once", e.Reason, e.Count, e.Message, text)
+			}
+			delete(want, e.Reason)
+		}
+		if len(want) > 0 {
+			w.t.Errorf("no events %v", want)
+		}
+	})
+}
