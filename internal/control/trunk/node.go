@@ -87,7 +87,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 			return time.Time{}, err
 		}
 	}
-	d, err := n.plan(ctx, on, now)
+	d, err := n.plan(ctx, object, on, now)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -243,14 +243,17 @@ func typeOf(on *corev1.Node) string { return on.Labels[corev1.LabelInstanceTypeS
 
 // plan plans once the pods that are missing from the cache were looked for, and EC2 was observed if
 // that is due.
-func (n *node) plan(ctx context.Context, on *corev1.Node, now time.Time) (core.Decision, error) {
+func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) (core.Decision, error) {
 	if n.rec.host.devices == 0 && !n.gone {
 		return core.Decision{}, nil // not read yet
 	}
 	decided := n.c.decide(n.c.objects.PodsOn(n.name), n.rec.host.vpc)
 	observed := false
 	for {
-		d := core.Plan(n.snapshot(decided, on), n.c.config(n.gone || on == nil), now)
+		s := n.snapshot(decided, on)
+		// ENIConfigs are not read: nothing is created in the subnet of the node instead.
+		s.CustomNetworking = hasFeature(object, vpcresources.CustomNetworking)
+		d := core.Plan(s, n.c.config(n.gone || on == nil), now)
 		confirmed, err := n.confirm(ctx, d.Confirm)
 		if err != nil {
 			return d, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -70,7 +71,7 @@ type Controller struct {
 func New(o Options) *Controller {
 	c := &Controller{o: o, nodes: map[string]*node{}}
 	c.objects = kube.NewBranchObjects(o.Client, c.changed, o.Log)
-	c.groups = newGroups(o.EC2.Groups, func() { c.changed("") }, o.Log)
+	c.groups = newGroups(o.EC2.Groups, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
 	c.fleet = loop.New(c.startNodes)
 	c.fleet.MinInterval, c.fleet.Report = fleetEvery, c.report("nodes")
 	c.status = loop.New(c.writeStatus)
@@ -98,15 +99,15 @@ func (c *Controller) Run(ctx context.Context) {
 	c.wait.Wait()
 }
 
-// changed is called by the cache: for one node, or with an empty name for all.
-func (c *Controller) changed(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if name == "" {
+// changed is called by the cache.
+func (c *Controller) changed(what kube.BranchChange) {
+	if what.All {
 		c.compile.drop()
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, n := range c.nodes {
-		if name == "" || n.name == name {
+		if what.All || n.name == what.Node {
 			n.loop.Mark()
 		}
 	}
@@ -143,13 +144,15 @@ func (c *Controller) wanted(n *vpcresources.CNINode) bool {
 	if n.Status.Trunkline != nil {
 		return true
 	}
-	for _, f := range n.Spec.Features {
-		if f.Name == vpcresources.SecurityGroupsForPods {
-			return true
-		}
+	if hasFeature(n, vpcresources.SecurityGroupsForPods) {
+		return true
 	}
 	of, ok := c.objects.Node(n.Name)
 	return ok && hasLabel(of, vpc.LabelTrunkAttached)
+}
+
+func hasFeature(n *vpcresources.CNINode, name vpcresources.FeatureName) bool {
+	return slices.ContainsFunc(n.Spec.Features, func(f vpcresources.Feature) bool { return f.Name == name })
 }
 
 func hasLabel(n *corev1.Node, name string) bool {

@@ -271,7 +271,7 @@ func (w *world) build(change ...func(*cloud.Spec)) {
 }
 
 // node puts the Node and the CNINode of an instance.
-func (w *world) node(name, instance string) {
+func (w *world) node(name, instance string, features ...vpcresources.Feature) {
 	w.t.Helper()
 	of := w.cloud.State().InstanceNamed(instance)
 	uid := w.Put(nodesAt, &corev1.Node{
@@ -284,7 +284,7 @@ func (w *world) node(name, instance string) {
 		ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "v1", Kind: "Node", Name: name, UID: typesUID(uid)},
 		}},
-		Spec: vpcresources.CNINodeSpec{Features: []vpcresources.Feature{{Name: vpcresources.SecurityGroupsForPods}}},
+		Spec: vpcresources.CNINodeSpec{Features: append(features, vpcresources.Feature{Name: vpcresources.SecurityGroupsForPods})},
 	})
 }
 

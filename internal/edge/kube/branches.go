@@ -27,7 +27,7 @@ import (
 type BranchObjects struct {
 	client   *Client
 	log      *slog.Logger
-	changed  func(node string)
+	changed  func(BranchChange)
 	nodes    cache.SharedIndexInformer
 	cniNodes cache.SharedIndexInformer
 	pods     cache.SharedIndexInformer
@@ -36,12 +36,17 @@ type BranchObjects struct {
 	brakes   cache.SharedIndexInformer
 }
 
+// BranchChange is what a change of the cache concerns.
+type BranchChange struct {
+	Node string // its name; empty without one
+	All  bool   // every node, as after a change of policies
+}
+
 // byNode is the index of pods by the node that they are bound to.
 const byNode = "node"
 
-// NewBranchObjects prepares the informers. changed is called after each change: with the name of
-// the node that it is of, or empty for all nodes. It must not block.
-func NewBranchObjects(c *Client, changed func(node string), log *slog.Logger) *BranchObjects {
+// NewBranchObjects prepares the informers. changed is called after each change; it must not block.
+func NewBranchObjects(c *Client, changed func(BranchChange), log *slog.Logger) *BranchObjects {
 	core := c.Core.CoreV1().RESTClient()
 	b := &BranchObjects{
 		client: c, log: log, changed: changed,
@@ -58,28 +63,32 @@ func NewBranchObjects(c *Client, changed func(node string), log *slog.Logger) *B
 			log.Warn("watch interrupted, retrying", "resource", r.TypeDescription(), "err", err)
 		}))
 		mustNotRun(inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(obj any) { changed(nodeOf(obj)) },
+			AddFunc: func(obj any) { changed(changeOf(obj)) },
 			UpdateFunc: func(was, is any) {
 				if heartbeat(was, is) {
 					return
 				}
-				changed(nodeOf(is))
-				if before := nodeOf(was); before != nodeOf(is) {
-					changed(before)
-				}
+				changed(changeOf(is))
 			},
 			DeleteFunc: func(obj any) {
 				if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 					obj = gone.Obj
 				}
-				changed(nodeOf(obj))
+				changed(changeOf(obj))
 			},
 		}))
 	}
 	return b
 }
 
-// nodeOf is the name of the node that an object is of; empty if it may concern every node.
+// changeOf is what a change of an object concerns. A pod that is bound to no node concerns none.
+func changeOf(obj any) BranchChange {
+	_, pod := obj.(*corev1.Pod)
+	node := nodeOf(obj)
+	return BranchChange{Node: node, All: node == "" && !pod}
+}
+
+// nodeOf is the name of the node that an object is of; empty without one.
 func nodeOf(obj any) string {
 	switch obj := obj.(type) {
 	case *corev1.Pod:
@@ -262,7 +271,7 @@ func (b *BranchObjects) PodEnded(ctx context.Context, ref PodRef, uid string) (b
 	return string(p.UID) != uid || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed, nil
 }
 
-// NodeGone reports whether the API server has no Node of a name and uid.
+// NodeGone reports whether the API server has no Node of a name and uid; an empty uid is any.
 func (b *BranchObjects) NodeGone(ctx context.Context, name, uid string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportWithin)
 	defer cancel()
@@ -273,5 +282,5 @@ func (b *BranchObjects) NodeGone(ctx context.Context, name, uid string) (bool, e
 	if err != nil {
 		return false, fmt.Errorf("get node %s: %w", name, err)
 	}
-	return string(n.UID) != uid, nil
+	return uid != "" && string(n.UID) != uid, nil
 }
