@@ -92,7 +92,7 @@ func TestInvalidCommandLinesAreRefusedWithAReason(t *testing.T) {
 		{"connectivity test --image=", 2, `--image "": must be the name`},
 		{"connectivity test --kubeconfig testdata/none --junit-file x", 1, "testdata/none"},
 		{"show poool", 2, "unexpected argument poool, did you mean pool?\ntry: trunkline show --help\n"},
-		{"show", 2, "expected one of addresses, config, enis, policies, pool, table"},
+		{"show", 2, "expected one of addresses, branches, config, enis, policies, pool, table"},
 		{"show table a b", 2, "unexpected argument b"},
 		{"show pool --local --node n1", 2, "--local"},
 		{"ec2 freeze --reason x", 2, "--release"},

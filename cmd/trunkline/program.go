@@ -20,7 +20,7 @@ const daemons = "daemons"
 // program returns the command line.
 func program() *cobra.Command {
 	root := group("trunkline", "Pods with real VPC addresses on Kubernetes.",
-		statusCommand(), showCommands(), handoverCommand(), forgetCommand(), policyCommands(), connectivityCommands(), ec2Commands(), versionCommand(),
+		statusCommand(), showCommands(), handoverCommand(), forgetCommand(), policyCommands(), explainCommands(), connectivityCommands(), ec2Commands(), versionCommand(),
 		agentCommand(), initCommand(), uninstallCommand(), controllerCommand())
 	root.Example = lines("trunkline status --wait 2m", "trunkline connectivity test", "source <(trunkline completion bash)   # complete commands and flags with Tab")
 	asked := root.Flags().Bool("version", false, "Print the version and exit.")

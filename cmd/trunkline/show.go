@@ -14,7 +14,7 @@ func showCommands() *cobra.Command {
 	ledgers := lines("trunkline show addresses --why",
 		"trunkline show enis --node ip-10-0-0-5.us-west-2.compute.internal",
 		"trunkline show pool --local -o json")
-	return group("show", "Show addresses, interfaces, the pool, policies, the configuration or a table of an agent.",
+	return group("show", "Show addresses, interfaces, the pool, policies, branches, the configuration or a table of an agent.",
 		leaf(&showLedgersCmd{view: cli.ViewAddresses}, &cobra.Command{
 			Use: "addresses", Short: "Every pod address with its state, pod, interface and age.", Example: ledgers,
 		}),
@@ -28,6 +28,7 @@ func showCommands() *cobra.Command {
 			Use: "policies", Short: "The network policies that nodes enforce, with the pods that they select.",
 			Example: lines("trunkline show policies", "trunkline show policies --local"),
 		}),
+		showBranchesCommand(),
 		leaf(&showTableCmd{}, &cobra.Command{
 			Use:   "table [NAME]",
 			Short: "A table of an agent, as the agent has it in memory; without a name, the tables.",

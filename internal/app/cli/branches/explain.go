@@ -1,0 +1,286 @@
+package branches
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/podeni"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Objects are what an explanation is made of.
+type Objects struct {
+	Pod      *corev1.Pod
+	Account  *corev1.ServiceAccount        // of the pod; nil if there is none
+	Policies []v1beta1.SecurityGroupPolicy // of the pod's namespace
+	CNINode  *v1alpha1.CNINode             // of the pod's node; nil if there is none
+}
+
+// Policy is what one policy says about the pod.
+type Policy struct {
+	Name     string   `json:"name"`
+	Selected bool     `json:"selected"`
+	Groups   []string `json:"groups,omitempty"`
+	Why      string   `json:"why"`
+}
+
+// Explanation is which security groups a pod gets, and why.
+type Explanation struct {
+	Pod     string   `json:"pod"` // NAMESPACE/NAME
+	Phase   string   `json:"phase"`
+	Node    string   `json:"node,omitempty"`
+	Account string   `json:"serviceAccount,omitempty"`
+	Verdict string   `json:"verdict"`
+	Why     string   `json:"why"`
+	Groups  []string `json:"groups,omitempty"`
+	// Policies of the namespace, by name.
+	Policies []Policy `json:"policies,omitempty"`
+	// Requests is how many branches the containers request.
+	Requests int64    `json:"requests"`
+	Branches []Branch `json:"branches,omitempty"`
+	// Annotation is what the annotation of the pod names, or why it cannot be used.
+	Annotation string `json:"annotation,omitempty"`
+	// Missing is what the pod lacks until it has its groups, in the order in which it is needed.
+	Missing []string `json:"missing,omitempty"`
+}
+
+// Explain explains a pod.
+func Explain(o Objects) Explanation {
+	p := o.Pod
+	d := decide(o)
+	e := Explanation{
+		Pod: p.Namespace + "/" + p.Name, Phase: string(p.Status.Phase), Node: p.Spec.NodeName, Account: p.Spec.ServiceAccountName,
+		Verdict: d.Verdict.String(), Why: d.Why, Groups: d.Groups, Requests: requests(p),
+	}
+	for _, m := range d.Matches {
+		row := Policy{Name: m.Policy.Name, Selected: m.Selected, Why: m.Why}
+		for i := range o.Policies {
+			if o.Policies[i].Name == m.Policy.Name {
+				row.Groups = o.Policies[i].Spec.SecurityGroups.Groups
+			}
+		}
+		e.Policies = append(e.Policies, row)
+	}
+	var entries []podeni.Entry
+	entries, e.Annotation = annotation(p)
+	e.Branches = ofPod(o, entries)
+	e.Missing = missing(o, d, e, entries)
+	return e
+}
+
+func decide(o Objects) securitygroup.Decision {
+	policies := make([]securitygroup.Policy, len(o.Policies))
+	for i, p := range o.Policies {
+		policies[i] = securitygroup.Policy{
+			Ref:         securitygroup.Ref{Namespace: p.Namespace, Name: p.Name},
+			PodSelector: p.Spec.PodSelector, ServiceAccountSelector: p.Spec.ServiceAccountSelector, Groups: p.Spec.SecurityGroups.Groups,
+		}
+	}
+	var account *securitygroup.Account
+	if a := o.Account; a != nil {
+		account = &securitygroup.Account{Ref: securitygroup.Ref{Namespace: a.Namespace, Name: a.Name}, Labels: a.Labels}
+	}
+	return securitygroup.Compile(policies).Select(securitygroup.FromPod(o.Pod), account)
+}
+
+// requests is the sum of all containers, as the scheduler counts it: a controller counts no other.
+func requests(p *corev1.Pod) (n int64) {
+	for _, c := range p.Spec.Containers {
+		if q, ok := c.Resources.Requests[vpc.ResourcePodENI]; ok {
+			n += q.Value()
+		}
+	}
+	return n
+}
+
+func annotation(p *corev1.Pod) ([]podeni.Entry, string) {
+	text, has := p.Annotations[vpc.AnnotationPodENI]
+	if !has {
+		return nil, ""
+	}
+	entries, err := podeni.Decode(text)
+	if err != nil {
+		return nil, err.Error()
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = fmt.Sprintf("%s with VLAN %d", e.ENI, e.VLAN)
+	}
+	return entries, strings.Join(names, ", ")
+}
+
+// ofPod are the branches that the controller recorded for the pod. AWS's records name no pods: of
+// them, those in the annotation are its.
+func ofPod(o Objects, entries []podeni.Entry) (list []Branch) {
+	if o.CNINode == nil {
+		return nil
+	}
+	for _, b := range Of([]v1alpha1.CNINode{*o.CNINode}).Branches {
+		named := b.PodUID == "" && slices.ContainsFunc(entries, func(e podeni.Entry) bool { return string(e.ENI) == b.ENI })
+		if b.PodUID == o.Pod.UID || named {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
+// missing is what keeps the pod from having exactly its groups. Each begins with what is wrong, and
+// ends with what to do or who does it.
+func missing(o Objects, d securitygroup.Decision, e Explanation, entries []podeni.Entry) (list []string) {
+	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	switch {
+	case d.Verdict == securitygroup.NotSelected:
+		if len(e.Branches) > 0 && !securitygroup.FromPod(o.Pod).Ended {
+			add("no policy selects the pod, and it has a branch: it keeps the branch's groups until it ends")
+		}
+		return list
+	case d.Verdict == securitygroup.Refused:
+		add("the pod is refused: %s: correct the policy or the group, or create the service account", d.Why)
+		return list
+	case e.Requests == 0:
+		add("no container requests %s, because the pod was created before a policy selected it, or admission did not run: delete the pod, so that its next one is admitted with the request", vpc.ResourcePodENI)
+	}
+	if e.Node == "" {
+		add("the pod is on no node: a node needs a free %s, see `kubectl describe pod`", vpc.ResourcePodENI)
+		return list
+	}
+	if why := withoutTrunk(o.CNINode); why != "" {
+		add("node %s %s", e.Node, why)
+		return list
+	}
+	if len(e.Branches) == 0 {
+		add("the controller has no branch for the pod%s", refusal(o))
+		return list
+	}
+	return append(list, lacking(o, e, entries)...)
+}
+
+// withoutTrunk is why a node cannot have branches; empty if it can.
+func withoutTrunk(n *v1alpha1.CNINode) string {
+	switch {
+	case n == nil:
+		return "has no CNINode: its agent creates it if security groups for pods are on"
+	case n.Status.TrunkInterface != nil:
+		return ""
+	case n.Status.Trunkline == nil || n.Status.Trunkline.Trunk == nil:
+		return "has no trunk: the controller creates it once a pod of the node requests a branch, if the instance type has branches and the account may create trunks"
+	case n.Status.Trunkline.Trunk.Phase != v1alpha1.TrunkReady:
+		return fmt.Sprintf("has a trunk that is not ready: %s", n.Status.Trunkline.Trunk.Phase)
+	}
+	return ""
+}
+
+// refusal is what the controller recorded about a pod without a branch.
+func refusal(o Objects) string {
+	ledger := o.CNINode.Status.Trunkline
+	if ledger == nil {
+		return ""
+	}
+	for _, r := range ledger.Refused {
+		if r.PodUID == string(o.Pod.UID) {
+			return fmt.Sprintf(": EC2 refused %s: %s", strings.Join(r.SecurityGroups, ", "), r.Message)
+		}
+	}
+	for _, b := range ledger.Backoffs {
+		if strings.HasSuffix(b.Key, string(o.Pod.UID)) {
+			return fmt.Sprintf(": %s after %d tries: %s", b.Reason, b.Tries, b.Message)
+		}
+	}
+	return ""
+}
+
+// lacking is what the branches of the pod lack.
+func lacking(o Objects, e Explanation, entries []podeni.Entry) (list []string) {
+	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	for _, b := range e.Branches {
+		name := b.ENI
+		if name == "" {
+			name = "the branch"
+		}
+		if b.State != string(v1alpha1.BranchBound) && b.State != stateAssociated {
+			add("%s is not bound yet: %s", name, b.State)
+		}
+		if b.State != stateAssociated && !slices.Equal(b.Groups, e.Groups) {
+			add("%s carries the groups %s, and the policies give %s: the controller changes them", name, join(b.Groups), join(e.Groups))
+		}
+	}
+	switch _, has := o.Pod.Annotations[vpc.AnnotationPodENI]; {
+	case !has:
+		add("the pod has no annotation %s: the controller writes it once a branch is bound", vpc.AnnotationPodENI)
+	case entries == nil:
+		add("the annotation %s cannot be read: %s", vpc.AnnotationPodENI, e.Annotation)
+	default:
+		if err := verify(o, entries); err != nil {
+			add("the annotation %s is refused by the node: %v", vpc.AnnotationPodENI, err)
+		}
+	}
+	return list
+}
+
+func join(groups []string) string {
+	if len(groups) == 0 {
+		return "(none)"
+	}
+	return strings.Join(groups, ", ")
+}
+
+// verify compares the annotation with the controller's record, as the node does.
+func verify(o Objects, entries []podeni.Entry) error {
+	ledger := o.CNINode.Status.Trunkline
+	if ledger == nil {
+		return nil // AWS's controller has no record that names pods
+	}
+	var records []podeni.Record
+	for _, b := range ledger.Branches {
+		r, err := recordOf(vpc.InstanceID(ledger.InstanceID), b)
+		if err != nil {
+			return err
+		}
+		if b.Phase == v1alpha1.BranchBinding || b.Phase == v1alpha1.BranchBound {
+			records = append(records, r)
+		}
+	}
+	return podeni.Verify(vpc.InstanceID(ledger.InstanceID), o.Pod.UID, entries, records)
+}
+
+func recordOf(instance vpc.InstanceID, b v1alpha1.BranchRecord) (r podeni.Record, err error) {
+	r = podeni.Record{Instance: instance, Entry: podeni.Entry{ENI: vpc.ENIID(b.ENIID), VLAN: int(b.VLANID), Association: b.AssociationID}}
+	if b.Pod != nil {
+		r.Pod = b.Pod.UID
+	}
+	if b.MAC != "" {
+		if r.MAC, err = vpc.ParseMAC(b.MAC); err != nil {
+			return r, fmt.Errorf("record of %s: %w", b.ENIID, err)
+		}
+	}
+	for _, a := range []struct {
+		to   *netip.Addr
+		text string
+	}{{&r.IPv4, b.IPv4}, {&r.IPv6, b.IPv6}} {
+		if a.text == "" {
+			continue
+		}
+		if *a.to, err = netip.ParseAddr(a.text); err != nil {
+			return r, fmt.Errorf("record of %s: %w", b.ENIID, err)
+		}
+	}
+	for _, s := range []struct {
+		to   *netip.Prefix
+		text string
+	}{{&r.Subnet4, b.SubnetCIDR}, {&r.Subnet6, b.SubnetV6CIDR}} {
+		if s.text == "" {
+			continue
+		}
+		if *s.to, err = netip.ParsePrefix(s.text); err != nil {
+			return r, fmt.Errorf("record of %s: %w", b.ENIID, err)
+		}
+	}
+	return r, nil
+}

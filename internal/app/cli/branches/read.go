@@ -1,0 +1,63 @@
+package branches
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// ReadList reads the trunks and branches of all nodes.
+func ReadList(ctx context.Context, c *kube.Client) (List, error) {
+	nodes, found, err := kube.CNINodes(ctx, c)
+	if err != nil {
+		return List{}, err
+	}
+	if !found {
+		return List{}, fmt.Errorf("the API server has no CNINodes: security groups for pods are not installed")
+	}
+	return Of(nodes), nil
+}
+
+// Read reads what an explanation of a pod is made of.
+func Read(ctx context.Context, c *kube.Client, namespace, name string) (o Objects, err error) {
+	o.Pod, err = c.Core.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return o, fmt.Errorf("pod %s/%s: the API server has no pod %s in the namespace %s: write NAMESPACE/NAME for one of another namespace", namespace, name, name, namespace)
+	}
+	if err != nil {
+		return o, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
+	}
+	var policies v1beta1.SecurityGroupPolicyList
+	err = c.Policies.Get().Namespace(namespace).Resource(v1beta1.ResourceSecurityGroupPolicies).Do(ctx).Into(&policies)
+	if apierrors.IsNotFound(err) {
+		return o, fmt.Errorf("the API server has no SecurityGroupPolicies: security groups for pods are not installed")
+	}
+	if err != nil {
+		return o, fmt.Errorf("list SecurityGroupPolicies of %s: %w", namespace, err)
+	}
+	o.Policies = policies.Items
+	if account := o.Pod.Spec.ServiceAccountName; account != "" {
+		o.Account, err = c.Core.CoreV1().ServiceAccounts(namespace).Get(ctx, account, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			o.Account = nil
+		} else if err != nil {
+			return o, fmt.Errorf("read service account %s/%s: %w", namespace, account, err)
+		}
+	}
+	if node := o.Pod.Spec.NodeName; node != "" {
+		var n v1alpha1.CNINode
+		err = c.VPC.Get().Resource(v1alpha1.ResourceCNINodes).Name(node).Do(ctx).Into(&n)
+		if err == nil {
+			o.CNINode = &n
+		} else if !apierrors.IsNotFound(err) {
+			return o, fmt.Errorf("read CNINode %s: %w", node, err)
+		}
+	}
+	return o, nil
+}
