@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,7 +75,7 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 	want := daemon.Lab{
 		Name: r.Name, World: r.Cloud, Faults: r.Faults, Latency: r.Latency, ControlPlane: spec.ControlPlaneHost,
 		NoCloud: r.NoCloud, PodCIDR: r.PodCIDR,
-		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort, Proxy: r.Proxy, ImageStore: p.imageStore,
+		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort, Proxy: r.Proxy, PodGroups: r.PodGroups, ImageStore: p.imageStore,
 		Parts: daemon.Parts{
 			Kube: p.set.Kube, Lab: labProgram(stateDir), Containerd: p.set.Containerd, Runc: p.set.Runc, CNI: p.set.CNI,
 			PauseImage: p.images.Pause.Refs[0],
@@ -96,7 +97,7 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 		return want, nil
 	}
 	var err error
-	want.Roles, err = roles(r.Roles, p.source, want.Issuer())
+	want.Roles, err = roles(r, p.source, want.Issuer())
 	if startsWithAWS(want) {
 		allowAWS(want.Roles)
 	}
@@ -106,7 +107,8 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 // roles returns the account's roles, which the lab enforces: those of lab.yaml, the nodes'
 // unless lab.yaml has it, and the controller's, with the IAM policies of deploy/iam, which
 // users attach on AWS.
-func roles(own []iam.Role, source, issuer string) ([]iam.Role, error) {
+func roles(r spec.Resolved, source, issuer string) ([]iam.Role, error) {
+	own := r.Roles
 	read := func(name string) (map[string][]byte, error) {
 		text, err := os.ReadFile(filepath.Join(source, "deploy", "iam", name+".json"))
 		return map[string][]byte{name: text}, err
@@ -118,6 +120,13 @@ func roles(own []iam.Role, source, issuer string) ([]iam.Role, error) {
 	controller, err := read("controller-policy")
 	if err != nil {
 		return nil, err
+	}
+	if r.PodGroups {
+		trunks, err := read("controller-trunks-policy")
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(controller, trunks)
 	}
 	if !slices.ContainsFunc(own, func(r iam.Role) bool { return r.Name == spec.DefaultRole }) {
 		own = append([]iam.Role{{Name: spec.DefaultRole, Policies: nodes, Instances: true}}, own...)
@@ -190,6 +199,9 @@ func (m manifests) components(want daemon.Lab) (out []string) {
 	if m.product && startsWithAWS(want) {
 		out = append(out, "deploy/components/migration")
 	}
+	if m.product && want.PodGroups {
+		out = append(out, "deploy/components/securitygrouppolicy", "deploy/components/trunks")
+	}
 	return out
 }
 
@@ -242,6 +254,9 @@ func settings(want daemon.Lab) []string {
 	out := []string{"CLUSTER_NAME=" + spec.ClusterName}
 	if want.NoCloud {
 		return append(out, "TRUNKLINE_EXCLUDE_SNAT_CIDRS="+want.PodCIDR.String(), fmt.Sprint("TRUNKLINE_MTU=", vpc.MTU))
+	}
+	if want.PodGroups {
+		out = append(out, "TRUNKLINE_SECURITY_GROUPS_FOR_PODS=own")
 	}
 	return append(out, "AWS_REGION="+want.World.Region)
 }

@@ -26,6 +26,8 @@ type Resolved struct {
 	Latency    faults.Duration // of each answer of EC2 and STS
 	Roles      []iam.Role      // of the file, for instances
 	Images     []string        // paths of image archives
+	// PodGroups: Trunkline's controller gives pods security groups of their own.
+	PodGroups bool
 }
 
 // ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.
@@ -56,6 +58,7 @@ func (s Spec) Resolve() (Resolved, error) {
 	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Proxy: s.Kubernetes.Proxy, Latency: *s.Latency}
 	out.Cloud = account(p, s)
 	out.Roles = roles(p, s)
+	out.PodGroups = podGroups(p, s)
 	out.Images = archives(p, s.Images)
 
 	n := resolveNetwork(p, s)

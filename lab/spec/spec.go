@@ -30,6 +30,10 @@ type Spec struct {
 	// same calls give the same ones.
 	Seed uint64 `json:"seed,omitempty"`
 
+	// SecurityGroupsForPods is own if Trunkline's controller gives pods the security groups of
+	// SecurityGroupPolicies, which needs quotas.trunkCalls. Empty: no pod gets groups of its own.
+	SecurityGroupsForPods string `json:"securityGroupsForPods,omitempty"`
+
 	Kubernetes     Kubernetes      `json:"kubernetes,omitempty"`
 	VPC            VPC             `json:"vpc,omitempty"`
 	Subnets        []Subnet        `json:"subnets,omitempty"`

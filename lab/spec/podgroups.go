@@ -1,0 +1,22 @@
+package spec
+
+// PodGroupsOwn is the value of securityGroupsForPods.
+const PodGroupsOwn = "own"
+
+// podGroups reports whether Trunkline's controller gives pods security groups of their own.
+func podGroups(p *problems, s Spec) bool {
+	const field = "securityGroupsForPods"
+	switch {
+	case s.SecurityGroupsForPods == "":
+		return false
+	case s.SecurityGroupsForPods != PodGroupsOwn:
+		p.add(field, s.SecurityGroupsForPods, "must be %s, or absent", PodGroupsOwn)
+	case s.Cloud == CloudNone:
+		p.add(field, s.SecurityGroupsForPods, "only a lab with a cloud has branch interfaces (cloud: %s)", CloudAWS)
+	case !s.Quotas.TrunkCalls:
+		p.add(field, s.SecurityGroupsForPods, "needs quotas.trunkCalls: true, because EC2 refuses AssociateTrunkInterface to other accounts")
+	default:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,61 @@
+package spec
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+)
+
+func TestSecurityGroupsForPodsNeedAnAccountThatMayUseTrunks(t *testing.T) {
+	for _, c := range []struct {
+		lab  string
+		want bool
+		err  string
+	}{
+		{"", false, ""},
+		{"{securityGroupsForPods: own, quotas: {trunkCalls: true}}", true, ""},
+		{"{securityGroupsForPods: own}", false, "quotas.trunkCalls: true"},
+		{"{securityGroupsForPods: theirs, quotas: {trunkCalls: true}}", false, "must be own, or absent"},
+		{"{securityGroupsForPods: own, cloud: none, quotas: {trunkCalls: true}, nodes: [{name: a}]}", false, "only a lab with a cloud"},
+	} {
+		s, err := Parse([]byte(c.lab))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Resolve()
+		if got := r.PodGroups; got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("lab.yaml %q: %v, %v; want %v, %q", c.lab, got, err, c.want, c.err)
+		}
+	}
+}
+
+// EC2 chooses ids by the seed, so that manifests can name them.
+func TestTheExamplesPoliciesNameGroupsOfItsLab(t *testing.T) {
+	s, err := Load("../../examples/security-groups/lab.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	account, err := cloud.New(r.Cloud, cloud.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../examples/security-groups/policies.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"clients", "database"} {
+		found := false
+		for id, g := range account.State().Groups {
+			found = found || g.Name == name && strings.Contains(string(text), "groupIds: ["+string(id)+"]")
+		}
+		if !found || !r.PodGroups {
+			t.Errorf("policies.yaml lacks the id of the group %s (security groups for pods: %v)", name, r.PodGroups)
+		}
+	}
+}
