@@ -308,7 +308,7 @@ func (c *controllerCmd) run(p process) error {
 
 // branchOptions are those of the controller of trunks and branches; nil where it does not run.
 func branchOptions(cfg config.Config, x *ec2.Executor) *controller.BranchOptions {
-	if cfg.PodGroups != config.GroupsOwn {
+	if cfg.SecurityGroups != config.SecurityGroupsOwn {
 		return nil
 	}
 	plan := trunk.DefaultConfig()

@@ -92,8 +92,7 @@ func notServed() []struct {
 		means string
 	}{
 		{"NETWORK_POLICY_ENFORCING_MODE", []string{"standard"}, "the setting network-policy says whether policies are enforced; those of a pod are in force before its first packet, and a pod without a policy is not isolated"},
-		{"POD_SECURITY_GROUP_ENFORCING_MODE", []string{"strict"}, "pods with security groups of their own are refused"},
-		{"DISABLE_TCP_EARLY_DEMUX", []string{"false"}, "it concerns pods with security groups of their own, which are refused; net.ipv4.tcp_early_demux is not changed"},
+		{"DISABLE_TCP_EARLY_DEMUX", []string{"false", "true"}, "net.ipv4.tcp_early_demux is 0 where pods on branches are strict, and not changed elsewhere"},
 		{"ENABLE_BANDWIDTH_PLUGIN", []string{"false"}, "the bandwidth plugin is chained only where AWS's configuration had it: without it the annotations kubernetes.io/ingress-bandwidth and egress-bandwidth limit nothing"},
 		{"ANNOTATE_POD_IP", []string{"false"}, "pods do not get the annotation vpc.amazonaws.com/pod-ips; what reads it must read the pod's status"},
 		{"DISABLE_POD_V6", []string{"false"}, "the sysctl net.ipv6.conf.all.disable_ipv6 of pods is not changed; they have no IPv6 address of the VPC"},

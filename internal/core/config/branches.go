@@ -9,20 +9,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
-// Values of the setting security-groups-for-pods.
-const (
-	GroupsOff     = "off"
-	GroupsManaged = "managed" // AWS's VPC resource controller makes trunks and branches
-	GroupsOwn     = "own"     // Trunkline's controller does
-)
-
-// branches has the settings of security groups for pods. Those of trunks and branches are the
+// securityGroups has the settings of security groups for pods. Those of trunks and branches are the
 // controller's.
-func branches() []Setting {
+func securityGroups() []Setting {
 	return []Setting{
-		text("security-groups-for-pods", GroupsOff, "Who gives pods the security groups of SecurityGroupPolicies: off (no component), managed (AWS's VPC resource controller makes trunk and branch interfaces), or own (Trunkline's controller does; only accounts to which AWS allows AssociateTrunkInterface can, and AWS's controller must not run).", func(c *Config) *string { return &c.PodGroups }, oneOf(GroupsOff, GroupsManaged, GroupsOwn)),
+		text("security-groups-for-pods", SecurityGroupsOff, "How pods that SecurityGroupPolicies select get their security groups: off (such pods are not served), managed (AWS's controller makes trunk and branch interfaces), own (Trunkline's controller makes them) or ebpf (the node enforces the groups, without branches).", func(c *Config) *string { return &c.SecurityGroups }, oneOf(SecurityGroupsOff, SecurityGroupsManaged, SecurityGroupsOwn, SecurityGroupsEBPF)),
+		text("pod-security-group-enforcing-mode", string(endpoint.Strict), "What of a pod on a branch its security groups apply to: strict (every packet, also from the pod's own node and between pods of it) or standard (not to what stays on the node).", func(c *Config) *string { return (*string)(&c.EnforcingMode) }, oneOf(string(endpoint.Strict), string(endpoint.Standard)), "POD_SECURITY_GROUP_ENFORCING_MODE"),
 		duration("branch-cool-down", time.Minute, 30*time.Second, time.Hour, "How long no pod uses a branch interface after its pod, and no branch a VLAN after its branch.", func(c *Config) *time.Duration { return &c.BranchCoolDown }),
 		branchLimits("branch-limits", "Numbers of branches by instance type or family, in the place of those that Trunkline knows, such as m9.large=9,m9=18.", func(c *Config) *map[string]int { return &c.BranchLimits }),
 		text("quarantine-group", "", "Id of a security group that allows nothing, for branches that no pod uses. Without it, no branch is kept warm or used again.", func(c *Config) *string { return &c.QuarantineGroup }, groupOrNone),

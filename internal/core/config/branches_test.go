@@ -20,8 +20,8 @@ func TestNumbersOfBranchesByInstanceType(t *testing.T) {
 }
 
 func TestSecurityGroupsForPodsAreOffUnlessSet(t *testing.T) {
-	if c, err := Load(Sources{}); err != nil || c.PodGroups != GroupsOff {
-		t.Errorf("%q, %v; want off", c.PodGroups, err)
+	if c, err := Load(Sources{}); err != nil || c.SecurityGroups != SecurityGroupsOff {
+		t.Errorf("%q, %v; want off", c.SecurityGroups, err)
 	}
 	for name, value := range map[string]string{"security-groups-for-pods": "on", "quarantine-group": "default", "branch-cool-down": "29s", "warm-branches": "5"} {
 		if _, err := Load(Sources{Flags: map[string]string{name: value}}); err == nil || !strings.Contains(err.Error(), name) {
@@ -29,7 +29,7 @@ func TestSecurityGroupsForPodsAreOffUnlessSet(t *testing.T) {
 		}
 	}
 	c, err := Load(Sources{Flags: map[string]string{"warm-branches": "5", "quarantine-group": "sg-0123456789abcdef0", "security-groups-for-pods": "own"}})
-	if err != nil || c.PodGroups != GroupsOwn || c.WarmBranches != 5 {
-		t.Errorf("%q, %d, %v", c.PodGroups, c.WarmBranches, err)
+	if err != nil || c.SecurityGroups != SecurityGroupsOwn || c.WarmBranches != 5 {
+		t.Errorf("%q, %d, %v", c.SecurityGroups, c.WarmBranches, err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
 // Config holds the value of every setting. Load fills it; the zero value is not
@@ -39,7 +41,8 @@ type Config struct {
 	ReleaseEvery time.Duration
 
 	// Security groups for pods.
-	PodGroups          string // off, managed, own
+	SecurityGroups     string // off, managed, own, ebpf
+	EnforcingMode      endpoint.Mode
 	BranchCoolDown     time.Duration
 	BranchLimits       map[string]int // by instance type or family
 	QuarantineGroup    string         // empty: none
@@ -77,6 +80,19 @@ type Config struct {
 
 	origins   map[string]string // setting → source of its value
 	notServed []NotServed
+}
+
+// Values of SecurityGroups.
+const (
+	SecurityGroupsOff     = "off"
+	SecurityGroupsManaged = "managed" // AWS's controller owns trunk and branches
+	SecurityGroupsOwn     = "own"     // Trunkline's controller does
+	SecurityGroupsEBPF    = "ebpf"    // the node enforces groups without branches
+)
+
+// Branches reports whether pods of the node can have branch interfaces.
+func (c Config) Branches() bool {
+	return c.SecurityGroups == SecurityGroupsManaged || c.SecurityGroups == SecurityGroupsOwn
 }
 
 // Sources are the flags, environment and file that values are read from. Nil fields

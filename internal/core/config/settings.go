@@ -57,7 +57,7 @@ func (s Setting) find(src Sources) (value, origin string) {
 
 // settings returns all settings, in the order of the documentation.
 func settings() []Setting {
-	return slices.Concat(identity(), pool(), branches(), datapath(), node())
+	return slices.Concat(identity(), pool(), datapath(), securityGroups(), node())
 }
 
 func identity() []Setting {

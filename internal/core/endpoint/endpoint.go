@@ -106,6 +106,31 @@ type Attachment struct {
 	// Table is the route table by which the pod's packets leave the node
 	// (core/hostnet numbers them).
 	Table uint32 `json:"table"`
+	// Branch is the rest of a Branch attachment: all that its DEL and a restart need. It is zero
+	// for other kinds.
+	Branch BranchLink `json:"branch,omitzero"`
+}
+
+// Mode is how the security groups of a branch are enforced on what stays on the node.
+type Mode string
+
+// Modes, by AWS's names (POD_SECURITY_GROUP_ENFORCING_MODE).
+const (
+	// Strict: every packet of the pod passes the branch, also those of its own node and of other
+	// pods there.
+	Strict Mode = "strict"
+	// Standard: packets of its own node and of other pods there stay on the node.
+	Standard Mode = "standard"
+)
+
+// BranchLink is how a branch reaches its node.
+type BranchLink struct {
+	VLAN  int       `json:"vlan"`  // of its frames on the trunk
+	MAC   vpc.MAC   `json:"mac"`   // of the branch
+	Trunk vpc.ENIID `json:"trunk"` // of the node
+	// Gateways are the routers of the branch's subnet.
+	Gateways Addresses `json:"gateways"`
+	Mode     Mode      `json:"mode"`
 }
 
 // Stage is the progress of an endpoint through its ADD or DEL.

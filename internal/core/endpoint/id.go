@@ -40,8 +40,13 @@ func NextID(last ID, used func(ID) bool) (ID, error) {
 // maxLinkName is the longest interface name in bytes (IFNAMSIZ without the NUL).
 const maxLinkName = 15
 
-// DefaultLinkPrefix begins the name of a pod's host end, as AWS's does by default.
-const DefaultLinkPrefix = "eni"
+// DefaultLinkPrefix begins the name of a pod's host end, as AWS's does by default, and
+// StrictLinkPrefix that of a pod on a branch in strict mode, as AWS's always does: rules of other
+// programs exempt such links by their names.
+const (
+	DefaultLinkPrefix = "eni"
+	StrictLinkPrefix  = "vlan"
+)
 
 // LinkName is the name of the host end of the link of a pod's first interface: the prefix and the first
 // eleven digits of sha1("namespace.pod"). AWS's CNI, Calico and their tools find
