@@ -38,7 +38,7 @@ func (a *Actual) Captured(parts []Part) (ops []Op) {
 // rule that leads its packets to the right table, and that table. tables are those of the packets
 // that pods send.
 func (r Rule) selected(tables map[netip.Addr]uint32) (addr netip.Addr, before int, table uint32) {
-	if r.Ours() || r.Mask != 0 || r.Priority == RuleLocal || r.Table == 0 {
+	if r.Ours() || r.Mask != 0 || r.selectsMore() || r.Priority == RuleLocal || r.Table == 0 {
 		return netip.Addr{}, 0, 0
 	}
 	switch from, to := r.From.IsSingleIP(), r.To.IsSingleIP(); {
@@ -59,6 +59,9 @@ func (r Rule) selected(tables map[netip.Addr]uint32) (addr netip.Addr, before in
 	return netip.Addr{}, 0, 0
 }
 
+// selectsMore reports whether a rule selects packets by more than their addresses and mark.
+func (r Rule) selectsMore() bool { return r.In != "" || r.IPProto != 0 }
+
 // Selector is a rule by what it selects and where it leads: a program that makes a rule again may
 // get another priority.
 func (r Rule) Selector() Rule {
@@ -73,5 +76,5 @@ func (r Rule) OfPod() (Rule, bool) {
 	if !p.IsSingleIP() {
 		p = r.From
 	}
-	return Rule{Family: r.Family, Priority: RuleToPod, To: p, Table: TableMain}, p.IsSingleIP() && !r.Ours()
+	return Rule{Family: r.Family, Priority: RuleToPod, To: p, Table: TableMain}, p.IsSingleIP() && !r.selectsMore() && !r.Ours()
 }

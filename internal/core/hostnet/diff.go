@@ -83,7 +83,7 @@ func Diff(want, have State) []Op {
 	d.diffNeighbours(want.Neighbours, have.Neighbours)
 	d.diffRoutes(want, have.Routes)
 	d.diffLocal(want.Routes, have.Local)
-	d.diffRules(want.Rules, have.Rules)
+	d.diffRules(want, have.Rules)
 	slices.Reverse(d.deletes)
 	return slices.Concat(d.adds, d.deletes, d.reports)
 }
@@ -333,18 +333,32 @@ func gatewaysLast(routes []Route) []Route {
 	return out
 }
 
-func (d *differ) diffRules(want, have []Rule) {
+// diffRules deletes a rule that was moved only once the rules that take its place were observed: a
+// request to add them that fails leaves the node with the former one.
+func (d *differ) diffRules(desired State, have []Rule) {
+	want := desired.Rules
 	found, wanted := index(have), index(want)
+	complete := true
 	for _, w := range want {
 		if _, there := found[w.Key()]; !there {
 			d.add(Add, w, "is missing")
 			found[w.Key()] = w
+			complete = false
+		}
+	}
+	for _, m := range desired.Moved {
+		if h, there := found[m.Key()]; there && complete {
+			d.delete(h, "precedes the rules of pods on branches")
 		}
 	}
 	for _, h := range have {
-		if _, keep := wanted[h.Key()]; !keep && h.Ours() {
-			d.delete(h, "belongs to no pod or ENI")
+		if _, keep := wanted[h.Key()]; keep || !h.Ours() {
+			continue
 		}
+		if _, kept := found[LocalRule(h.Family).Key()]; !kept && h.leadsToLocal() {
+			continue // the node would lose the table of its own addresses
+		}
+		d.delete(h, "belongs to no pod or ENI")
 	}
 }
 

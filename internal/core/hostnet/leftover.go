@@ -117,13 +117,13 @@ func Selectors(rules []Rule) (selectors []Rule) {
 
 // within reports whether a rule of o's priority is for packets that o is for.
 func (r Rule) within(o Rule) bool {
-	return r.Family == o.Family && r.Priority == o.Priority && (!o.From.IsValid() || r.From == o.From) && (!o.To.IsValid() || r.To == o.To)
+	return r.Family == o.Family && r.Priority == o.Priority && !r.selectsMore() && (!o.From.IsValid() || r.From == o.From) && (!o.To.IsValid() || r.To == o.To)
 }
 
 // ofPod returns the address of the pod that a rule of AWS's plugin, or of ours, is for.
 func (r Rule) ofPod() (addr netip.Addr, ok bool) {
 	switch {
-	case r.Family != vpc.IPv4 || r.Mask != 0:
+	case r.Family != vpc.IPv4 || r.Mask != 0 || r.selectsMore():
 	case r.Priority == RuleToPod && r.To.IsSingleIP() && !r.From.IsValid() && r.Table == TableMain:
 		return r.To.Addr(), true
 	case r.Priority == RuleFromPod && r.From.IsSingleIP(): // to any address, or to a range of the VPC

@@ -30,6 +30,8 @@ const (
 	FilterPriority = 1
 	// FilterHandle distinguishes ours from others of this priority.
 	FilterHandle = 0x7a50
+	// FilterHandleVLAN distinguishes those that tag and untag frames of branches.
+	FilterHandleVLAN = 0x7a51
 )
 
 // Priorities of `ip rule`, those of AWS VPC CNI, so that a node can be migrated live.
@@ -51,6 +53,8 @@ const (
 	TableENIOffset = 1
 	// TableVLANOffset plus the VLAN id is the table of a branch.
 	TableVLANOffset = 100
+	// TableDefault is the kernel's last table; its name is of no other use.
+	TableDefault = 253
 	// TableMain is the kernel's main table; it serves the primary ENI.
 	TableMain = 254
 	// TableLocal is the kernel's table of the node's own addresses. Its rule is the first one.

@@ -20,7 +20,7 @@ func (p Part) Equal(o Part) bool {
 	a, b := p.State, o.State
 	return p.Owner == o.Owner && slices.Equal(a.Links, b.Links) && slices.Equal(a.Addresses, b.Addresses) &&
 		slices.Equal(a.Routes, b.Routes) && slices.Equal(a.Rules, b.Rules) && slices.Equal(a.Neighbours, b.Neighbours) &&
-		slices.Equal(a.Sysctls, b.Sysctls) && slices.Equal(a.Absent, b.Absent) && slices.Equal(a.Leave, b.Leave)
+		slices.Equal(a.Sysctls, b.Sysctls) && slices.Equal(a.Absent, b.Absent) && slices.Equal(a.Moved, b.Moved) && slices.Equal(a.Leave, b.Leave)
 }
 
 // Actual is the actual state of a node's network, indexed for the comparison with parts.
@@ -87,13 +87,19 @@ func (a *Actual) Differences(part State) (differences []Difference) {
 }
 
 // Remove returns the steps that delete what the actual state has of a part. Objects that
-// the parts in keep need stay, and so does a link of the same name with another MAC.
+// the parts in keep need stay, and so does a link of the same name with another MAC. Rules that
+// were moved for the part are put back before.
 func (a *Actual) Remove(part State, keep []Part) []Op {
 	kept := objectsOf(keep)
 	part.Links = slices.DeleteFunc(slices.Clone(part.Links), func(l Link) bool {
 		return l.MAC != (vpc.MAC{}) && a.links[l.Name].MAC != l.MAC
 	})
 	var ops []Op
+	for _, m := range part.Moved {
+		if _, there := a.rules[m.Key()]; !there {
+			ops = append(ops, Op{Add, m, "was moved for what is removed"})
+		}
+	}
 	for _, op := range Diff(State{}, a.about(part)) {
 		if !kept.needs(op.Object) {
 			ops = append(ops, op)
@@ -148,7 +154,7 @@ func (a *Actual) about(part State) State {
 			}
 		}
 	}
-	for _, r := range part.Rules {
+	for _, r := range slices.Concat(part.Rules, part.Moved) {
 		if h, ok := a.rules[r.Key()]; ok {
 			s.Rules = append(s.Rules, h)
 		}

@@ -12,29 +12,41 @@ import (
 // permanent neighbour on it and a rule that precedes all others to that route; for
 // endpoints on a secondary ENI also the rule that sends their packets out by it. The
 // link of a held endpoint stays down; routes and neighbours, which need it up, are not
-// desired yet.
+// desired yet. A strict pod on a branch has its route in the branch's table, and in place of the
+// rules by its address one by its link: its packets and those to it pass the branch's device only.
 func ForEndpoint(e endpoint.Endpoint) State {
 	link := Link{Name: e.Link, MAC: e.HostMAC, MTU: e.MTU, Admin: AdminUp, Alias: AliasOf(e).String(), Group: LinkGroupPod}
 	if e.Held() {
 		link.Admin, link.Pending = AdminAny, true
 	}
 	s := State{Links: []Link{link}}
+	table := uint32(TableMain)
+	if isStrict(e) {
+		table = e.Attachment.Table
+	}
 	for _, a := range e.Addresses.List() {
-		s.Rules = append(s.Rules, Rule{
-			Family: vpc.FamilyOf(a), Priority: RuleToPod, To: host(a), Table: TableMain, Protocol: RouteProtocol,
-		})
-		if e.Attachment.Table != TableMain {
-			s.Rules = append(s.Rules, Rule{
-				Family: vpc.FamilyOf(a), Priority: RuleFromPod, From: host(a), Table: e.Attachment.Table, Protocol: RouteProtocol,
-			})
-		}
+		s.Rules = append(s.Rules, podRules(e, a)...)
 		if e.Held() {
 			continue
 		}
-		s.Routes = append(s.Routes, Route{Table: TableMain, To: host(a), Link: link.Name, Scope: linkScope(a), Protocol: RouteProtocol})
+		s.Routes = append(s.Routes, Route{Table: table, To: host(a), Link: link.Name, Scope: linkScope(a), Protocol: RouteProtocol})
 		s.Neighbours = append(s.Neighbours, Neighbour{Link: link.Name, Address: a, MAC: e.PodMAC})
 	}
 	return s
+}
+
+// podRules are the node's rules for one address of an endpoint.
+func podRules(e endpoint.Endpoint, a netip.Addr) []Rule {
+	if isStrict(e) {
+		return []Rule{branchRule(a, e.Link, e.Attachment.Table)}
+	}
+	rules := []Rule{{Family: vpc.FamilyOf(a), Priority: RuleToPod, To: host(a), Table: TableMain, Protocol: RouteProtocol}}
+	if e.Attachment.Table != TableMain {
+		rules = append(rules, Rule{
+			Family: vpc.FamilyOf(a), Priority: RuleFromPod, From: host(a), Table: e.Attachment.Table, Protocol: RouteProtocol,
+		})
+	}
+	return rules
 }
 
 // PodSide returns the network inside the pod's namespace: its addresses with full

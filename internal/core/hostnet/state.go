@@ -30,6 +30,9 @@ type State struct {
 	// Absent, in a desired state, are routes that must not exist although the kernel
 	// made them: the subnet route of a secondary ENI.
 	Absent []Route
+	// Moved, in a desired state, are rules of the kernel that must not exist, because rules of
+	// the same state take their place: see ForStrict.
+	Moved []Rule
 	// Leave, in a desired state, are addresses on our links that another program
 	// configured: Diff neither adds nor deletes them, because it would do so again.
 	Leave []Address
@@ -173,6 +176,9 @@ type Rule struct {
 	To       netip.Prefix // zero: any
 	Mark     uint32       // with Mask; zero: any
 	Mask     uint32
+	In       string // name of the link that packets arrive by; empty: any
+	// IPProto is the protocol of packets, by its number; zero: any.
+	IPProto  uint8
 	Table    uint32
 	Protocol uint8
 }
@@ -196,6 +202,12 @@ func (r Rule) String() string {
 	}
 	if r.Mask != 0 {
 		fmt.Fprintf(&b, " fwmark %#x/%#x", r.Mark, r.Mask)
+	}
+	if r.In != "" {
+		fmt.Fprintf(&b, " iif %s", r.In)
+	}
+	if r.IPProto != 0 {
+		fmt.Fprintf(&b, " ipproto %d", r.IPProto)
 	}
 	fmt.Fprintf(&b, " lookup %s", tableName(r.Table))
 	if r.Family == vpc.IPv6 && !r.From.IsValid() && !r.To.IsValid() {
@@ -242,6 +254,7 @@ func Join(states ...State) State {
 		s.Sysctls = append(s.Sysctls, o.Sysctls...)
 		s.Local = append(s.Local, o.Local...)
 		s.Absent = append(s.Absent, o.Absent...)
+		s.Moved = append(s.Moved, o.Moved...)
 		s.Leave = append(s.Leave, o.Leave...)
 	}
 	return s
@@ -254,6 +267,9 @@ func (s State) String() string {
 		lines = append(lines, o.String())
 	}
 	for _, r := range s.Absent {
+		lines = append(lines, "no "+r.String())
+	}
+	for _, r := range s.Moved {
 		lines = append(lines, "no "+r.String())
 	}
 	slices.SortStableFunc(lines, func(a, b string) int { return cmp.Compare(firstWord(a), firstWord(b)) })
@@ -280,7 +296,7 @@ func (s State) On(link string) (all []Object) {
 	return all
 }
 
-// Objects lists everything in the state but Local, Absent and Leave.
+// Objects lists everything in the state but Local, Absent, Moved and Leave.
 func (s State) Objects() []Object {
 	var all []Object
 	for _, l := range s.Links {

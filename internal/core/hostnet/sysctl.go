@@ -48,6 +48,15 @@ func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 	return list
 }
 
+// StrictSysctls returns the settings that a node with strict pods on branches needs, in addition.
+// A reply of such a pod to its node arrives by the pod's link and has to leave by the branch. The
+// kernel's early demultiplexing would find the node's socket for it and drop it, because it
+// forwards no packet that has a socket (ip_forward, ip6_forward). Both settings apply to IPv6 too.
+func StrictSysctls() []Sysctl {
+	const why = "replies of strict pods to their node, such as to the kubelet's probes, are forwarded to the branch"
+	return []Sysctl{{Name: "net/ipv4/tcp_early_demux", Value: "0", Why: why}, {Name: "net/ipv4/udp_early_demux", Value: "0", Why: why}}
+}
+
 // Required returns the settings of Sysctls without which packets are lost: the agent compares
 // them while it runs. Without a primary link it has those of the node only.
 func Required(primaryLink string, families []vpc.Family) (list []Sysctl) {

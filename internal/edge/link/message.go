@@ -217,6 +217,12 @@ func ruleMessage(kind, flags uint16, r hostnet.Rule) message {
 	if r.Mask != 0 {
 		body = append(body, attr(unix.FRA_FWMARK, u32(r.Mark)), attr(unix.FRA_FWMASK, u32(r.Mask)))
 	}
+	if r.In != "" {
+		body = append(body, text(unix.FRA_IIFNAME, r.In))
+	}
+	if r.IPProto != 0 {
+		body = append(body, attr(unix.FRA_IP_PROTO, []byte{r.IPProto}))
+	}
 	return message{kind: kind, flags: flags, what: verb(kind) + r.String(), body: body}
 }
 

@@ -259,7 +259,7 @@ func ruleOf(r netlink.Rule, f vpc.Family) (hostnet.Rule, bool) {
 	if suppresses || selectsMore(r) {
 		return hostnet.Rule{}, false
 	}
-	out := hostnet.Rule{Family: f, Priority: max(r.Priority, 0), Table: uint32(r.Table), Protocol: r.Protocol}
+	out := hostnet.Rule{Family: f, Priority: max(r.Priority, 0), In: r.IifName, IPProto: uint8(r.IPProto), Table: uint32(r.Table), Protocol: r.Protocol}
 	if p, ok := prefixOf(r.Src); ok {
 		out.From = p
 	}
@@ -274,7 +274,7 @@ func ruleOf(r netlink.Rule, f vpc.Family) (hostnet.Rule, bool) {
 
 // selectsMore reports whether a rule has selectors that hostnet.Rule has not.
 func selectsMore(r netlink.Rule) bool {
-	return r.IifName != "" || r.OifName != "" || r.Invert || r.Tos != 0 || r.IPProto != 0 || r.Goto > 0 || r.Sport != nil || r.Dport != nil || r.UIDRange != nil
+	return r.OifName != "" || r.Invert || r.Tos != 0 || r.Goto > 0 || r.Sport != nil || r.Dport != nil || r.UIDRange != nil
 }
 
 func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
