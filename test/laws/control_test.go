@@ -22,7 +22,7 @@ func controllerMayImport(importer, imported string) bool {
 	case importer, "state":
 		return true
 	case "cni":
-		return importer == "pool" || importer == "podcidr"
+		return importer == "pool" || importer == "podcidr" || importer == "branch"
 	}
 	return false
 }
@@ -62,6 +62,7 @@ func TestControllersDoNotImportOneAnother(t *testing.T) {
 		{"cni", "state", true},
 		{"pool", "cni", true},
 		{"podcidr", "cni", true},
+		{"branch", "cni", true},
 		{"network", "cni", false},
 		{"cni", "pool", false},
 		{"state", "cni", false},

@@ -68,6 +68,12 @@ type Config struct {
 	Policy []byte
 	// DetachTime is how long EC2 takes to detach an interface; zero is as on AWS.
 	DetachTime time.Duration
+	// Instances are others of the VPC, and Groups more security groups. Each instance of them has
+	// a namespace, which Boot configures.
+	Instances []cloud.InstanceSpec
+	Groups    []cloud.GroupSpec
+	// Init are more flags of the agent's init.
+	Init []string
 	// Seed of the VPC's ids; zero is 1. Nodes with different ones are different instances.
 	Seed uint64
 }
@@ -123,8 +129,10 @@ func New(t T, cfg Config) *Node {
 	}
 	n := &Node{t: t, NS: testns.New(t, "node"), Dir: t.TempDir(), source: source, podCIDR: cfg.PodCIDR}
 	seq := testns.New(t, "seq") // for a number unique on this machine
+	built := spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium"), cmp.Or(cfg.Seed, 1))
+	built.Instances, built.Groups = append(built.Instances, cfg.Instances...), append(built.Groups, cfg.Groups...)
 	n.World, err = world.Start(t.Context(), world.Config{
-		Spec:      spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium"), cmp.Or(cfg.Seed, 1)),
+		Spec:      built,
 		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net", NoPlatform: cfg.PodCIDR.IsValid(),
 		BindPrimaries: !cfg.UnboundPrimary, DetachTime: cfg.DetachTime,
 		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
@@ -158,7 +166,7 @@ func (n *Node) installPlugin(cfg Config) {
 		plugin = n.PluginPath()
 		n.Build("", "./cmd/trunkline-cni", plugin)
 	}
-	flags := []string{"init=" + plugin}
+	flags := append([]string{"init=" + plugin}, cfg.Init...)
 	if cfg.Reference {
 		dir := filepath.Join(n.Dir, "reference")
 		for _, pkg := range []string{"main/loopback", "meta/portmap"} {
@@ -192,10 +200,13 @@ func (n *Node) Build(folder, pkg, out string) {
 }
 
 // bootNetwork configures the primary interface, as an operating system does by DHCP.
-func (n *Node) bootNetwork() {
-	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
+func (n *Node) bootNetwork() { Boot(n, "node1", n.NS) }
+
+// Boot configures the primary interface of an instance in its namespace, and returns its address.
+func Boot(n *Node, name string, in *testns.NS) netip.Addr {
+	primary := n.State().Primary(n.State().InstanceNamed(name).ID)
 	subnet := n.State().Subnets[primary.Subnet]
-	n.NS.Do(n.t, func() {
+	in.Do(n.t, func() {
 		links, err := netlink.LinkList()
 		if err != nil {
 			n.t.Fatal(err)
@@ -215,6 +226,7 @@ func (n *Node) bootNetwork() {
 			n.t.Fatal(err)
 		}
 	})
+	return primary.IPv4.Addresses[0]
 }
 
 // Command is the agent as a process, with flags in addition to the test's own. It ends

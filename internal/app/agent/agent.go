@@ -45,6 +45,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
+	"github.com/trunkline/trunkline/internal/edge/vlan"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
@@ -121,8 +122,9 @@ type agent struct {
 
 // kernel is the edges of the node's kernel.
 type kernel struct {
-	host   *link.Host
-	filter *nft.Firewall
+	host     *link.Host
+	filter   *nft.Firewall
+	branches *vlan.Host // nil: the node serves no branch interfaces
 }
 
 // guarded is the cluster, with the brake of the guard.
@@ -212,6 +214,11 @@ func (a *agent) open(ctx context.Context) (err error) {
 	if a.filter, err = nft.Open(nil, a.log); err != nil {
 		return fmt.Errorf("open the node's nftables: %w", err)
 	}
+	if a.cfg.Branches() {
+		if a.branches, err = vlan.Open(nil); err != nil {
+			return fmt.Errorf("open the node's branches: %w", err)
+		}
+	}
 	a.state, err = state.Open(ctx, state.Options{
 		Dir: filepath.Join(a.cfg.StateDir, "journal"), BootID: bootID(), Settings: poolConfig(a.cfg).Settings(),
 		LinkPrefix: a.cfg.VethPrefix, Log: a.log,
@@ -280,7 +287,7 @@ func (a *agent) assemble() (err error) {
 		MTU: a.cfg.MTU, ExternalCIDRs: a.cfg.ExternalCIDRs, PodMetadata: a.cfg.PodMetadata, Ruleset: filterConfig(a.cfg),
 	}, network.Deps{
 		Log: a.log, State: a.state, Owned: a.state.NetworkTables(), Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
-		Before:     a.backend.claim,
+		Branches: devices(a.kernel), Before: a.backend.claim,
 		Compared:   func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
 		OtherAgent: a.cluster.guard.MayBeBeside, Missing: a.backend.missing, Report: a.reporter.Loop.Mark,
 	})
@@ -288,13 +295,14 @@ func (a *agent) assemble() (err error) {
 		return err
 	}
 	a.policies = newPolicies(a)
+	a.backend.groups = newGroups(a)
 	a.cni = cni.New(cni.Config{
 		NodeName: a.cfg.NodeName, LinkPrefix: a.cfg.VethPrefix,
 		SpoolDirs: []string{filepath.Join(a.cfg.StateDir, "spool"), cnirpc.VolatileSpool(a.cfg.Socket)},
 		MTU:       cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
 		StaleAfter: a.cfg.StaleAfter,
 	}, cni.Deps{
-		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
+		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Branches: a.backend.groups.branches(), Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
 		Components: slices.Concat([]cni.Component{a.cluster.guard}, a.policies.components(), a.deps.Components), Registry: a.deps.Registry,
 		Lock: a.network.Lock, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
@@ -312,6 +320,7 @@ func (a *agent) markPlan() {
 	if plan := a.planned.Load(); plan != nil {
 		plan.Mark()
 		a.policies.mark()
+		a.backend.groups.changed()
 	}
 }
 
@@ -322,6 +331,9 @@ func (a *agent) close() (err error) {
 	}
 	if a.filter != nil {
 		err = errors.Join(err, a.filter.Close())
+	}
+	if a.branches != nil {
+		a.branches.Close()
 	}
 	if a.state != nil {
 		err = errors.Join(err, a.state.Close())

@@ -40,6 +40,8 @@ type backend struct {
 	// plan is marked when pods or the Node changed; loops are all of the backend's.
 	plan  *loop.Loop
 	loops map[string]*loop.Loop
+	// groups attaches the pods that have branch interfaces; nil if none can have one.
+	groups *groups
 }
 
 // fact is something a backend must know before it works.

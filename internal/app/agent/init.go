@@ -19,6 +19,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/conflist"
 	"github.com/trunkline/trunkline/internal/control/network"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
@@ -61,7 +62,11 @@ func Init(ctx context.Context, cfg config.Config, d InitDeps) error {
 	if err != nil {
 		return err
 	}
-	made, err := link.InitHost(hostnet.Sysctls(primary, network.Families()))
+	settings := hostnet.Sysctls(primary, network.Families())
+	if cfg.Branches() && cfg.EnforcingMode == endpoint.Strict {
+		settings = append(settings, hostnet.StrictSysctls()...)
+	}
+	made, err := link.InitHost(settings)
 	for _, op := range made {
 		log.Info("kernel setting", "what", op.String())
 	}

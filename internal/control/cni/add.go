@@ -174,7 +174,7 @@ func (a *addition) admit(ctx context.Context) error {
 	if err := a.conf.unserved(); err != nil {
 		return err
 	}
-	if a.pod.BranchInterface {
+	if a.pod.BranchInterface && a.c.Branches == nil {
 		return &cnirpc.Error{
 			Code: cnirpc.CodeRefused, Msg: "the pod requests a branch interface, which this node does not serve",
 			Details: "its security groups (" + vpc.ResourcePodENI + ") would not be in force; run it on nodes with AWS's CNI, or change the SecurityGroupPolicy that selects it",
@@ -191,6 +191,9 @@ func (a *addition) admit(ctx context.Context) error {
 // attach takes an address. ADDs that wait for one are served in the order of arrival.
 // From here on the endpoint is in the tables and queued for the journal.
 func (a *addition) attach(ctx context.Context) error {
+	if a.pod.BranchInterface {
+		return branchAddition{a}.attach(ctx)
+	}
 	timer := time.AfterFunc(reportAfter, func() { a.report(a.c.whyEmpty()) })
 	defer timer.Stop()
 	arrived := time.Now()
@@ -232,10 +235,15 @@ func (a *addition) wait(since time.Time) {
 	a.c.Backend.Demanded()
 }
 
-// assign attaches the endpoint within a transaction, in which the ADD stops waiting: an ADD
+// assign attaches the endpoint to what the backend gives it, within a transaction, in which the ADD stops waiting: an ADD
 // never counts as demand beside its own address. When the runtime repeats an ADD, the
 // endpoint of its key is wired again.
 func (a *addition) assign(tx *state.Tx) error {
+	return a.assignOf(tx, a.c.LinkPrefix, func(e endpoint.Endpoint, now time.Time) (Grant, error) { return a.c.Backend.Assign(tx, e, now) })
+}
+
+// assignOf attaches the endpoint to what grant returns.
+func (a *addition) assignOf(tx *state.Tx, linkPrefix string, grant func(endpoint.Endpoint, time.Time) (Grant, error)) error {
 	now := time.Now()
 	e := a.e
 	before := endpoint.Endpoint{}
@@ -249,13 +257,13 @@ func (a *addition) assign(tx *state.Tx) error {
 		}
 		e.ID = id
 	}
-	grant, err := a.c.Backend.Assign(tx, e, now)
+	granted, err := grant(e, now)
 	if err != nil {
 		return err
 	}
 	attached, err := e.Attach(endpoint.Wire{
-		Addresses: grant.Addresses, Attachment: grant.Attachment, MTU: a.c.MTU,
-		Link: cmp.Or(before.Link, endpoint.LinkNameOf(a.c.LinkPrefix, e.Key, e.Pod)),
+		Addresses: granted.Addresses, Attachment: granted.Attachment, MTU: a.c.MTU,
+		Link: cmp.Or(before.Link, endpoint.LinkNameOf(linkPrefix, e.Key, e.Pod)),
 	}, now)
 	if err == nil {
 		err = tx.Put(attached)
@@ -281,7 +289,7 @@ func (a *addition) giveBack(ctx context.Context) error {
 			a.before.Generation = a.e.Generation + 1
 			return tx.Put(a.before)
 		}
-		a.c.Backend.Free(tx, a.e, NeverWired, time.Now())
+		a.c.free(tx, a.e, NeverWired, time.Now())
 		tx.Delete(a.e.ID)
 		return nil
 	})
@@ -308,6 +316,11 @@ func (a *addition) wire(ctx context.Context) (err error) {
 		return err
 	}
 	a.wiring = true
+	if a.e.Attachment.Kind == endpoint.Branch {
+		if err := a.c.Branches.Connect(ctx, a.e); err != nil {
+			return err
+		}
+	}
 	a.link, err = a.c.Links.Wire(ctx, a.netns, a.e)
 	return err
 }

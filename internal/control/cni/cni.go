@@ -63,6 +63,20 @@ type Backend interface {
 	Doubted(why string)
 }
 
+// Branches serves pods that request a branch interface of their own.
+type Branches interface {
+	// Grant waits until the pod has a branch and returns its attachment. An error is shown to
+	// users; it is a *cnirpc.Error where the runtime should not simply try again.
+	Grant(ctx context.Context, pod kube.Pod, key endpoint.Key) (Grant, error)
+	// Connect brings the branch of an endpoint into the kernel. It is idempotent.
+	Connect(ctx context.Context, e endpoint.Endpoint) error
+	// Disconnect removes the branches of endpoints that are being removed.
+	Disconnect(ctx context.Context) error
+	// Adopted completes the attachment of a link of a pod that was found in the kernel; false if
+	// it is on no branch.
+	Adopted(ctx context.Context, key endpoint.Key) (endpoint.Attachment, bool, error)
+}
+
 // Grant is what a backend assigns to an endpoint.
 type Grant struct {
 	Addresses  endpoint.Addresses
@@ -138,6 +152,7 @@ type Deps struct {
 	State      *state.Store
 	Owned      state.CNITables
 	Backend    Backend
+	Branches   Branches // nil: the node serves no branch interfaces
 	Links      Links
 	Filter     Filter
 	Pods       Pods

@@ -71,6 +71,12 @@ func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) (err error
 	if err := c.phase("unwire", func() (err error) { queued, err = c.Links.Unwire(ctx, e); return err }); err != nil {
 		return err
 	}
+	if e.Attachment.Kind == endpoint.Branch && c.Branches != nil {
+		if err := c.phase("branch", func() error { return c.Branches.Disconnect(ctx) }); err != nil {
+			c.Log.Warn("the branch's device and rules are left for the next comparison", "pod", e.Name(), "error", err)
+			c.CompareKernel()
+		}
+	}
 	if !queued {
 		c.release(e.ID)
 	}
@@ -88,7 +94,7 @@ func (c *Controller) remove(ctx context.Context, id endpoint.ID) error {
 		if err != nil {
 			return err
 		}
-		c.Backend.Free(tx, e, Removed, time.Now())
+		c.free(tx, e, Removed, time.Now())
 		return tx.Put(e)
 	})
 	if err != nil {
@@ -103,7 +109,7 @@ func (c *Controller) release(id endpoint.ID) {
 	released := false
 	_, _ = c.State.Update(func(tx *state.Tx) error { // f returns no error
 		if e, ok := tx.Current(id); ok && e.Stage == endpoint.Removing {
-			c.Backend.Free(tx, e, LinkGone, time.Now())
+			c.free(tx, e, LinkGone, time.Now())
 			tx.Delete(id)
 			released = true
 		}

@@ -44,6 +44,16 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 			pod = known
 		}
 	}
+	found := endpoint.Attachment{Table: w.Table}
+	if c.Branches != nil {
+		branch, on, err := c.Branches.Adopted(ctx, w.Key)
+		if err != nil {
+			return err
+		}
+		if on {
+			found = branch
+		}
+	}
 	var e endpoint.Endpoint
 	var unknown error
 	pending, err := c.State.Update(func(tx *state.Tx) error {
@@ -53,13 +63,15 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 			return err
 		}
 		e = endpoint.Adopt(id, w.Key, pod, endpoint.Wire{
-			Addresses: endpoint.AddressesOf(w.Addresses...), Attachment: endpoint.Attachment{Table: w.Table},
+			Addresses: endpoint.AddressesOf(w.Addresses...), Attachment: found,
 			Link: w.Link, MTU: c.MTU,
 		}, w.Dying, time.Now())
 		if err := tx.Check(e); err != nil {
 			return err
 		}
-		e.Attachment, unknown = c.Backend.Adopt(tx, e, time.Now())
+		if found.Kind != endpoint.Branch {
+			e.Attachment, unknown = c.Backend.Adopt(tx, e, time.Now())
+		}
 		if unknown != nil && !errors.Is(unknown, ipam.ErrUnknown) {
 			return unknown
 		}

@@ -26,6 +26,10 @@ import (
 type contested struct {
 	addresses, routes drift.Contest[onLink]
 	rules             drift.Contest[hostnet.Rule] // by their selectors
+	// strict: another CNI has wired a strict pod on a branch. returned are the first rules that
+	// another program has moved and that no pod needs elsewhere.
+	strict   bool
+	returned []hostnet.Rule
 }
 
 // onLink is an address on a link, or the destination of a route by it.

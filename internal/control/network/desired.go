@@ -29,7 +29,7 @@ func endpointOwner(e endpoint.Endpoint) string { return fmt.Sprintf("endpoint %d
 // state by then.
 func (n *Controller) derive() error {
 	view, _ := n.State.View(time.Now())
-	links := []hostnet.Part{{Owner: ownerNode, State: hostnet.ForNode(Families(), n.ExternalCIDRs)}}
+	links := []hostnet.Part{{Owner: ownerNode, State: hostnet.Join(hostnet.ForNode(Families(), n.ExternalCIDRs), branches{n}.returned())}}
 	for _, e := range view.ENIs {
 		if want, ok := n.interfaceState(e); ok {
 			links = append(links, hostnet.Part{Owner: interfaceOwner(e.ID), State: want})
@@ -40,7 +40,9 @@ func (n *Controller) derive() error {
 		filter = append(filter, ruleset.Part{Owner: fmt.Sprint("foreign-wired pod ", a), Elements: []ruleset.Element{ruleset.MetadataElement(a)}})
 	}
 	return n.State.DB.Update(func(txn *table.Txn) error {
-		for _, e := range n.State.EndpointsIn(txn) {
+		endpoints := n.State.EndpointsIn(txn)
+		links = append(links, branches{n}.parts(endpoints)...)
+		for _, e := range endpoints {
 			if e.Wired() {
 				links = append(links, linkPart(routed(e, view)))
 				filter = append(filter, n.filterPart(e))
@@ -68,7 +70,7 @@ func (n *Controller) filterPart(e endpoint.Endpoint) ruleset.Part {
 // not known, it is not ours, or it is being attached, detached or deleted.
 func (n *Controller) interfaceState(e ipam.ENIView) (hostnet.State, bool) {
 	found, ok := n.State.Device(e.MAC)
-	if !ok || e.Unmanaged || e.Phase == ipam.Attaching || e.Phase == ipam.Detaching || e.Phase == ipam.Deleting {
+	if !ok || e.Unmanaged && !(branches{n}).serves(e) || e.Phase == ipam.Attaching || e.Phase == ipam.Detaching || e.Phase == ipam.Deleting {
 		return hostnet.State{}, false
 	}
 	want := hostnet.ForENI(hostnet.ENI{

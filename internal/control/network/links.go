@@ -24,6 +24,9 @@ func (l links) Read(ctx context.Context) (reconcile.Actual[hostnet.Part], error)
 	if err := l.n.renameDevices(ctx); err != nil {
 		return nil, err
 	}
+	if err := (branches{l.n}).apply(ctx); err != nil {
+		l.n.links.failed = append(l.n.links.failed, err) // the pods of other interfaces have theirs
+	}
 	have, _, err := l.observe(ctx)
 	return actualLinks{l, have}, err
 }
@@ -71,6 +74,7 @@ func (l links) observe(ctx context.Context) (have *hostnet.Actual, desired []hos
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the node's network: %w", err)
 	}
+	l.n.theirs.strict, l.n.theirs.returned = all.ForeignStrict(), all.Returned()
 	if err := l.n.derive(); err != nil {
 		return nil, nil, err
 	}

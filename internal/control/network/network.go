@@ -3,13 +3,16 @@
 //
 // It reads the tables endpoints, interfaces, addresses and node. It alone writes devices,
 // drift, and the desired state of the kernel: the tables links and nftables, a row for each
-// owner (desired.go), with their statuses. It drives edge/link and edge/nft. A comparison
+// owner (desired.go), with their statuses. It drives edge/link, edge/nft and edge/vlan. A comparison
 // reads the kernel, repairs what differs from the rows and reports drift from their status
 // (machinery/reconcile).
 //
 // It compares the kernel's settings too, which init wrote (settings.go). An address that
 // another program configures again each time is left in place, and a route deleted less and
 // less often (contested.go).
+//
+// It has the devices of branch interfaces made, by edge/vlan, and keeps the place of the local
+// table's rule (branch.go).
 //
 // What AWS's plugin and daemon made for their pods is deleted once these have ended
 // (foreign.go), and what no pod needs once the agent leaves the node (leave.go).
@@ -36,6 +39,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/nft"
+	"github.com/trunkline/trunkline/internal/edge/vlan"
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
@@ -48,6 +52,11 @@ type Config struct {
 	// Ruleset has the settings of the packet filter; desiredFilter adds what follows
 	// from the state.
 	Ruleset ruleset.Config
+}
+
+// Branches makes the devices of branch interfaces; *vlan.Host is one.
+type Branches interface {
+	Apply(ctx context.Context, trunk string, want []vlan.Branch) (changed []string, err error)
 }
 
 // Events creates Kubernetes events of the node; *kube.Events is one.
@@ -81,6 +90,7 @@ type Deps struct {
 	Owned    state.NetworkTables
 	Links    Links
 	Filter   Filter
+	Branches Branches // nil: the node serves no branch interfaces
 	Events   Events
 	Registry prometheus.Registerer
 	Drift    *prometheus.CounterVec // by place

@@ -1,0 +1,198 @@
+//go:build netns
+
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/podeni"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/test/node"
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+// branched is a node with a trunk, and another instance, of which the group db admits the group web
+// to its port 80. The controller of branches is the test.
+type branched struct {
+	*policed
+	mode  endpoint.Mode
+	trunk *cloud.Interface
+	peer  *testns.NS
+	db    netip.Addr // of the peer
+}
+
+func newBranched(t *testing.T, mode endpoint.Mode) *branched {
+	t.Helper()
+	peer := testns.New(t, "peer")
+	from := func(groups ...string) []cloud.RuleSpec { return []cloud.RuleSpec{{Protocol: "-1", Groups: groups}} }
+	n := node.New(t, node.Config{
+		Type: "m5.large",
+		Init: []string{"security-groups-for-pods=managed", "pod-security-group-enforcing-mode=" + string(mode)},
+		Groups: []cloud.GroupSpec{
+			{Name: "web", Ingress: from("node", "web")}, {Name: "job", Ingress: from("node")}, {Name: "shut"},
+			{Name: "db", Ingress: []cloud.RuleSpec{{Protocol: "tcp", From: 80, To: 80, Groups: []string{"web"}}}},
+		},
+		Instances: []cloud.InstanceSpec{{Name: "db", Type: "m5.large", Subnet: "a", Groups: []string{"db"}, Metadata: cloud.DefaultMetadata(), Namespace: peer.Name}},
+	})
+	b := &branched{policed: &policed{n, t, apiServer(t, n)}, mode: mode, peer: peer, db: node.Boot(n, "db", peer)}
+	b.namespace("default")
+	serveIn(t, peer)
+	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
+	var err error
+	if b.trunk, err = n.Cloud().CreateInterface(cloud.NewInterface{Subnet: primary.Subnet, Type: vpc.TypeTrunk, Groups: []vpc.SecurityGroupID{b.group("node")}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Cloud().Interface(b.trunk.ID).Attach(n.State().InstanceNamed("node1").ID, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	n.Until("the trunk's link", func() error {
+		if out := b.ip("-o", "link"); !strings.Contains(out, b.trunk.MAC.String()) {
+			return fmt.Errorf("links %s", out)
+		}
+		return nil
+	})
+	return b
+}
+
+func (b *branched) group(name string) vpc.SecurityGroupID {
+	b.t.Helper()
+	for id, g := range b.State().Groups {
+		if g.Name == name {
+			return id
+		}
+	}
+	b.t.Fatalf("no group %s", name)
+	return ""
+}
+
+func (b *branched) start(flags ...string) {
+	b.t.Helper()
+	b.policed.start(append(flags, "security-groups-for-pods=managed", "pod-security-group-enforcing-mode="+string(b.mode))...)
+}
+
+// ip runs ip(8) on the node.
+func (b *branched) ip(arguments ...string) string {
+	b.t.Helper()
+	out, err := exec.Command("ip", append([]string{"-n", b.NS.Name}, arguments...)...).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "FIB table does not exist") {
+		b.t.Fatalf("ip %v: %v: %s", arguments, err, out)
+	}
+	return string(out)
+}
+
+// branch makes a branch of the trunk and associates it.
+func (b *branched) branch(vlan int, groups ...string) podeni.Entry {
+	b.t.Helper()
+	var ids []vpc.SecurityGroupID
+	for _, g := range groups {
+		ids = append(ids, b.group(g))
+	}
+	i, err := b.Cloud().CreateInterface(cloud.NewInterface{Subnet: b.trunk.Subnet, Groups: ids})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	made, err := b.Cloud().Interface(b.trunk.ID).AssociateBranch(i.ID, vlan)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return podeni.Entry{ENI: i.ID, MAC: i.MAC, IPv4: i.PrimaryIPv4(), VLAN: vlan, Subnet4: b.State().Subnets[i.Subnet].CIDR, Association: string(made.Trunk.ID)}
+}
+
+// put creates or changes the object of a pod that requests a branch; without entries it has no
+// annotation.
+func (b *branched) put(name string, entries ...podeni.Entry) {
+	b.t.Helper()
+	p := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.Now(), Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{{Name: "sidecar", Image: "i"}, {
+			Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}},
+		}}},
+	}
+	if len(entries) > 0 {
+		text, err := podeni.Encode(entries)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		p.Annotations = map[string]string{vpc.AnnotationPodENI: text}
+	}
+	b.server.Put(podPath, p)
+}
+
+// addBranch wires a pod on a branch, which serves the ports 80 and 81.
+func (b *branched) addBranch(name string, entry podeni.Entry) *node.Pod {
+	b.t.Helper()
+	b.put(name, entry)
+	pod := b.NewPod(name)
+	if err := b.Add(pod); err != nil {
+		b.t.Fatal(err)
+	}
+	if pod.Addr != entry.IPv4 {
+		b.t.Fatalf("%s has %s, want its branch's %s", name, pod.Addr, entry.IPv4)
+	}
+	serve(b.t, pod)
+	return pod
+}
+
+func serveIn(t *testing.T, ns *testns.NS) { serve(t, &node.Pod{NS: ns}) }
+
+// dial opens a TCP connection from a namespace and has a line returned.
+func dial(t *testing.T, from *testns.NS, to netip.Addr, port uint16, within time.Duration) (err error) {
+	t.Helper()
+	var c net.Conn
+	err = from.Run(func() error {
+		c, err = (&net.Dialer{Timeout: within}).Dial("tcp", netip.AddrPortFrom(to, port).String())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return answers(c, within)
+}
+
+func (b *branched) allowed(what string, from *testns.NS, to netip.Addr, port uint16) {
+	b.t.Helper()
+	if err := dial(b.t, from, to, port, soon); err != nil {
+		b.t.Errorf("%s: %v", what, err)
+	}
+}
+
+func (b *branched) denied(what string, from *testns.NS, to netip.Addr, port uint16) {
+	b.t.Helper()
+	if dial(b.t, from, to, port, deny) == nil {
+		b.t.Errorf("%s: connected", what)
+	}
+}
+
+func (b *branched) nodeAddress() netip.Addr {
+	return b.State().Primary(b.State().InstanceNamed("node1").ID).PrimaryIPv4()
+}
+
+// Two strict pods of a node send by their own branches to another instance, under their own groups.
+func TestAStrictPodReachesAnotherNodeByItsBranch(t *testing.T) {
+	t.Parallel()
+	b := newBranched(t, endpoint.Strict)
+	b.start()
+	web, job := b.addBranch("web", b.branch(1, "web")), b.addBranch("job", b.branch(2, "job"))
+	b.allowed("web to db", web.NS, b.db, 80)
+	b.denied("job to db", job.NS, b.db, 80)
+	b.denied("the node to db", b.NS, b.db, 80)
+	b.denied("web to another port of db", web.NS, b.db, 81)
+}
+
+var _ = json.Marshal
