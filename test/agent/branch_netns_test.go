@@ -3,11 +3,12 @@
 package agent
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,16 +184,122 @@ func (b *branched) nodeAddress() netip.Addr {
 	return b.State().Primary(b.State().InstanceNamed("node1").ID).PrimaryIPv4()
 }
 
-// Two strict pods of a node send by their own branches to another instance, under their own groups.
-func TestAStrictPodReachesAnotherNodeByItsBranch(t *testing.T) {
-	t.Parallel()
-	b := newBranched(t, endpoint.Strict)
-	b.start()
-	web, job := b.addBranch("web", b.branch(1, "web")), b.addBranch("job", b.branch(2, "job"))
-	b.allowed("web to db", web.NS, b.db, 80)
-	b.denied("job to db", job.NS, b.db, 80)
-	b.denied("the node to db", b.NS, b.db, 80)
-	b.denied("web to another port of db", web.NS, b.db, 81)
+// settled waits until the node's pool and links are as they stay: the trunk is set up.
+func (b *branched) settled() {
+	b.t.Helper()
+	b.Until("the trunk's rule", func() error {
+		if rules := b.ip("rule"); !strings.Contains(rules, "32765:\tfrom "+b.trunk.PrimaryIPv4().String()) {
+			return fmt.Errorf("rules:\n%s", rules)
+		}
+		return nil
+	})
 }
 
-var _ = json.Marshal
+// kernel lists all of the node's links, rules and routes, without the indexes of links.
+func (b *branched) kernel() string {
+	b.t.Helper()
+	var all []string
+	for _, list := range [][]string{{"-br", "link"}, {"rule"}, {"-6", "rule"}, {"route", "show", "table", "all"}, {"neigh", "show", "nud", "permanent"}} {
+		all = append(all, b.ip(list...))
+	}
+	lines := strings.Split(strings.Join(all, "\n"), "\n")
+	// Addresses that the kernel makes itself appear once it has checked them for duplicates.
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, " proto kernel metric ") }), "\n")
+}
+
+// Each row of the table is a path of packets; reached says in which modes the branch's groups, or
+// the mode, let it through. Where only the groups decide, another pod of the same path is denied.
+func TestPodsOnBranchesReachWhatTheirGroupsAndTheModeAllow(t *testing.T) {
+	for _, mode := range []endpoint.Mode{endpoint.Strict, endpoint.Standard} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			b := newBranched(t, mode)
+			b.start()
+			serveIn(t, b.NS)
+			const nodeDNS = "169.254.20.10"
+			b.ip("address", "add", nodeDNS+"/32", "dev", "lo")
+			plain := b.NewPod("plain")
+			b.policed.put("plain", "plain")
+			if err := b.Add(plain); err != nil {
+				t.Fatal(err)
+			}
+			serve(t, plain)
+			b.settled()
+			before := b.kernel()
+			pods := map[string]*node.Pod{
+				"web": b.addBranch("web", b.branch(1, "web", "node")), "web2": b.addBranch("web2", b.branch(120, "web")),
+				"job": b.addBranch("job", b.branch(2, "job")), "shut": b.addBranch("shut", b.branch(3, "shut")),
+			}
+			web, web2, job, shut := pods["web"], pods["web2"], pods["job"], pods["shut"]
+			dns, trunk := netip.MustParseAddr(nodeDNS), b.trunk.PrimaryIPv4()
+			standard := mode == endpoint.Standard
+			check := func(when string) {
+				t.Helper()
+				for _, path := range []struct {
+					what    string
+					from    *testns.NS
+					to      netip.Addr
+					port    uint16
+					reached bool
+				}{
+					{"web to another node", web.NS, b.db, 80, true},
+					{"job to another node, which admits web only", job.NS, b.db, 80, false},
+					{"web to a port that db's group denies", web.NS, b.db, 81, false},
+					{"another node to web", b.peer, web.Addr, 80, false},
+					{"the node to web, as the kubelet probes", b.NS, web.Addr, 80, true},
+					{"the node to shut", b.NS, shut.Addr, 80, standard},
+					{"web to the node's address", web.NS, b.nodeAddress(), 80, true},
+					{"job to the node's address, which admits the group node", job.NS, b.nodeAddress(), 80, standard},
+					{"web to the trunk's own address", web.NS, trunk, 80, true},
+					{"a pod of the primary interface to web", plain.NS, web.Addr, 80, true},
+					{"a pod of the primary interface to shut", plain.NS, shut.Addr, 80, standard},
+					{"web to a pod of the primary interface", web.NS, plain.Addr, 80, true},
+					{"one branch to another of the node", web.NS, web2.Addr, 80, true},
+					{"web, which is in the group node, to job", web.NS, job.Addr, 80, true},
+					{"a branch to another that denies all", web2.NS, shut.Addr, 80, standard},
+					{"web2 to job, which admits the group node only", web2.NS, job.Addr, 80, standard},
+					{"web to the address of the node's DNS cache", web.NS, dns, 80, standard},
+				} {
+					if path.reached {
+						b.allowed(when+": "+path.what, path.from, path.to, path.port)
+					} else {
+						b.denied(when+": "+path.what, path.from, path.to, path.port)
+					}
+				}
+			}
+			check("after the ADDs")
+			if err := web.Ping(b.State().Primary(b.State().InstanceNamed("node1").ID).PrimaryIPv4()); err != nil {
+				t.Error(err)
+			}
+			b.Kill()
+			wired := b.kernel()
+			b.start()
+			check("after a restart of the agent")
+			if now := b.kernel(); now != wired {
+				t.Errorf("the restart changed the kernel:\n%s\nwas\n%s", now, wired)
+			}
+			b.ip("link", "delete", "vlan.eth.1")
+			if !standard {
+				b.ip("rule", "delete", "iif", endpoint.LinkName(endpoint.StrictLinkPrefix, "default", "web2"), "priority", "10")
+			}
+			b.Until("the device and the rule that another program deleted", func() error {
+				return errors.Join(dial(t, web.NS, b.db, 80, deny), dial(t, web2.NS, b.db, 80, deny))
+			})
+			for name := range pods { // the API is not needed
+				b.server.Delete(podPath, "default/"+name)
+			}
+			b.server.SetDown(true)
+			for _, p := range pods {
+				if err := b.Del(p); err != nil {
+					t.Error(err)
+				}
+			}
+			b.Until("a kernel without anything of the pods", func() error {
+				if now := b.kernel(); now != before {
+					return fmt.Errorf("now\n%s\nbefore\n%s", now, before)
+				}
+				return nil
+			})
+		})
+	}
+}
