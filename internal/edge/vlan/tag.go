@@ -54,7 +54,7 @@ func tagger(vlan, trunk int) program {
 			asm.Mov.Imm(asm.R2, 0),
 			asm.FnRedirect.Call(),
 			asm.Return(),
-		}, end("drop", drop)...),
+		}, endsWith("drop", drop)...),
 	}
 }
 
@@ -77,7 +77,7 @@ func untagger(ends map[int]int) program {
 			asm.JEq.Imm(asm.R2, int32(vlan), "deliver"),
 		)
 	}
-	code = append(code, end("pass", passOn)...)
+	code = append(code, endsWith("pass", passOn)...)
 	code = append(code,
 		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("deliver"),
 		asm.FnSkbVlanPop.Call(),
@@ -87,11 +87,11 @@ func untagger(ends map[int]int) program {
 		asm.FnRedirect.Call(),
 		asm.Return(),
 	)
-	return program{name: namePrefix + "untag " + hex.EncodeToString(sum.Sum(nil)[:12]), code: append(code, end("drop", drop)...)}
+	return program{name: namePrefix + "untag " + hex.EncodeToString(sum.Sum(nil)[:12]), code: append(code, endsWith("drop", drop)...)}
 }
 
-// end ends a program with a verdict.
-func end(symbol string, verdict int32) asm.Instructions {
+// endsWith ends a program with a verdict.
+func endsWith(symbol string, verdict int32) asm.Instructions {
 	return asm.Instructions{asm.Mov.Imm(asm.R0, verdict).WithSymbol(symbol), asm.Return()}
 }
 

@@ -46,3 +46,15 @@ func TestPodLinks(t *testing.T) {
 		Machine: vm.Machine{Modules: append(vm.Nftables(), "cls_bpf", "dummy", "sch_ingress"), Programs: programs()},
 	})
 }
+
+// With the kernel's own 802.1Q devices, and without them by programs.
+func TestDevicesOfBranches(t *testing.T) {
+	for name, modules := range map[string][]string{"802.1Q": {"8021q", "cls_bpf", "sch_ingress", "veth"}, "programs": {"cls_bpf", "sch_ingress", "veth"}} {
+		t.Run(name, func(t *testing.T) {
+			vm.Run(t, vm.Guest{
+				Package: "./internal/edge/vlan", Tags: "netns",
+				Machine: vm.Machine{Modules: modules, Programs: programs()},
+			})
+		})
+	}
+}
