@@ -7,20 +7,25 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	cnitypes "github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/podeni"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/test/node"
 	"github.com/trunkline/trunkline/test/testns"
@@ -208,7 +213,7 @@ func (b *branched) kernel() string {
 }
 
 // Each row of the table is a path of packets; reached says in which modes the branch's groups, or
-// the mode, let it through. Where only the groups decide, another pod of the same path is denied.
+// the mode, allow it. Where only the groups decide, another pod of the same path is denied.
 func TestPodsOnBranchesReachWhatTheirGroupsAndTheModeAllow(t *testing.T) {
 	for _, mode := range []endpoint.Mode{endpoint.Strict, endpoint.Standard} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -218,8 +223,7 @@ func TestPodsOnBranchesReachWhatTheirGroupsAndTheModeAllow(t *testing.T) {
 			serveIn(t, b.NS)
 			const nodeDNS = "169.254.20.10"
 			b.ip("address", "add", nodeDNS+"/32", "dev", "lo")
-			plain := b.NewPod("plain")
-			b.policed.put("plain", "plain")
+			plain := b.putPlain("plain", "plain")
 			if err := b.Add(plain); err != nil {
 				t.Fatal(err)
 			}
@@ -302,4 +306,112 @@ func TestPodsOnBranchesReachWhatTheirGroupsAndTheModeAllow(t *testing.T) {
 			})
 		})
 	}
+}
+
+// sgp creates a SecurityGroupPolicy that selects the pods with the label app.
+func (b *branched) sgp(name, app string) {
+	b.server.Put("/apis/vpcresources.k8s.aws/v1beta1/securitygrouppolicies", &v1beta1.SecurityGroupPolicy{
+		TypeMeta: metav1.TypeMeta{APIVersion: "vpcresources.k8s.aws/v1beta1", Kind: "SecurityGroupPolicy"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: v1beta1.SecurityGroupPolicySpec{
+			PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, SecurityGroups: v1beta1.GroupIDs{Groups: []string{"sg-0123456789abcdef0"}},
+		},
+	})
+}
+
+// putPlain creates the object of a pod without a branch, with the label app.
+func (b *branched) putPlain(name, app string) *node.Pod {
+	b.server.Put(podPath, &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": app}, CreationTimestamp: metav1.Now()},
+		Spec:       corev1.PodSpec{NodeName: "node1", ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	})
+	return b.NewPod(name)
+}
+
+func refusedWith(t *testing.T, what string, err error, code uint, reason string) {
+	t.Helper()
+	var e *cnitypes.Error
+	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Error(), reason) {
+		t.Errorf("%s: %v, want code %d and %q", what, err, code, reason)
+	}
+}
+
+// Without the component Check, web gets an address of the primary interface.
+func TestAPodThatAPolicySelectsNeverStartsWithoutItsBranch(t *testing.T) {
+	t.Parallel()
+	b := newBranched(t, endpoint.Strict)
+	b.sgp("web", "web")
+	b.start("add-wait=5s")
+	web, other := b.putPlain("web", "web"), b.putPlain("other", "other")
+	refusedWith(t, "a selected pod without a branch", b.Add(web), cnirpc.CodeRefused, "selected by web")
+	if err := b.Add(other); err != nil {
+		t.Errorf("a pod that no policy selects: %v", err)
+	}
+	b.Until("an event that says why", func() error {
+		for _, key := range b.server.Keys("/api/v1/events") {
+			var e corev1.Event
+			if b.server.Get("/api/v1/events", key, &e); e.Reason == "SGPNotApplied" && strings.Contains(e.Message, "selected by web") {
+				return nil
+			}
+		}
+		return errors.New("no event SGPNotApplied")
+	})
+	for _, file := range []string{"cluster.json", "groups.json"} {
+		b.Until(file+" has it", func() error {
+			text, err := os.ReadFile(filepath.Join(b.Dir, "state", file))
+			if err == nil && !strings.Contains(string(text), "web") {
+				err = errors.New("not yet")
+			}
+			return err
+		})
+	}
+	b.Kill() // from here on the policies are those on disk
+	b.server.SetDown(true)
+	b.start("add-wait=5s")
+	refusedWith(t, "the same without the API server", b.Add(web), cnirpc.CodeRefused, "selected by web")
+	b.server.SetDown(false)
+}
+
+// A pod waits for its annotation, and forged ones are refused.
+func TestAnADDWaitsForTheAnnotationAndRefusesWhatIsNotThePods(t *testing.T) {
+	t.Parallel()
+	b := newBranched(t, endpoint.Strict)
+	b.start("add-wait=20s")
+	web := b.branch(1, "web")
+	b.put("web")
+	pod, done := b.NewPod("web"), make(chan error, 1)
+	go func() { done <- b.Add(pod) }()
+	b.Until("the ADD waits", func() error {
+		select {
+		case err := <-done:
+			t.Fatalf("the ADD ended without the annotation: %v", err)
+		default:
+		}
+		return b.Get("/readyz", nil)
+	})
+	b.put("web", web)
+	if err := <-done; err != nil || pod.Addr != web.IPv4 {
+		t.Fatalf("%v: %v", pod.Addr, err)
+	}
+	for name, change := range map[string]func(*podeni.Entry){
+		"the branch of another pod": func(*podeni.Entry) {},
+		"a VLAN of another pod": func(e *podeni.Entry) {
+			e.ENI, e.MAC, e.IPv4 = "eni-0bf8102e8bf0fa369", vpc.MAC{2, 9, 9, 9, 9, 9}, netip.MustParseAddr("10.0.9.9")
+		},
+		"the MAC of the trunk":           func(e *podeni.Entry) { *e = forged(*e); e.MAC = b.trunk.MAC },
+		"the address of the node":        func(e *podeni.Entry) { *e = forged(*e); e.IPv4 = b.nodeAddress() },
+		"a VLAN with the kernel's table": func(e *podeni.Entry) { *e = forged(*e); e.VLAN = 154 },
+	} {
+		e := web
+		change(&e)
+		b.put("forger", e)
+		refusedWith(t, name, b.Add(b.NewPod("forger")), cnirpc.CodeRefused, "was refused")
+	}
+	b.allowed("web to db, in spite of all", pod.NS, b.db, 80)
+}
+
+// forged is an entry of a branch that no pod of the node has.
+func forged(e podeni.Entry) podeni.Entry {
+	e.ENI, e.MAC, e.IPv4, e.VLAN, e.Association = "eni-0bf8102e8bf0fa369", vpc.MAC{2, 9, 9, 9, 9, 9}, netip.MustParseAddr("10.0.9.9"), 99, "trunk-assoc-0123456789abcdef0"
+	return e
 }

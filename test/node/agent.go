@@ -144,8 +144,14 @@ func runAgent(settings string) error {
 			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), Changed: changed, Log: log})
 		}
 	}
+	var groups func() agent.GroupObjects
+	if client != nil {
+		groups = func() agent.GroupObjects {
+			return kube.NewGroupObjects(kube.GroupOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
+		}
+	}
 	return agent.Run(ctx, cfg, agent.Deps{
-		Policies: policies,
+		Policies: policies, Groups: groups,
 		Version:  "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
 		Removed: stopLasts(client, ownPod, removed, log), Service: service, Root: root,
 		Cluster: func(changed func()) (agent.Cluster, agent.Events) {

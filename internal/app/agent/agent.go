@@ -84,6 +84,8 @@ type Deps struct {
 	// Policies reflects what network policies are judged on; changed is called after every
 	// change. Nil: there is no cluster, and none are enforced.
 	Policies func(changed func()) PolicyObjects
+	// Groups reflects which pods have security groups of their own. Nil: there is no cluster.
+	Groups func() GroupObjects
 	// Registry receives the metrics and is served at the metrics address.
 	Registry *prometheus.Registry
 	// Components take part in each ADD.
@@ -303,7 +305,7 @@ func (a *agent) assemble() (err error) {
 		StaleAfter: a.cfg.StaleAfter,
 	}, cni.Deps{
 		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Branches: a.backend.groups.branches(), Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
-		Components: slices.Concat([]cni.Component{a.cluster.guard}, a.policies.components(), a.deps.Components), Registry: a.deps.Registry,
+		Components: slices.Concat([]cni.Component{a.cluster.guard}, a.policies.components(), a.backend.groups.components(), a.deps.Components), Registry: a.deps.Registry,
 		Lock: a.network.Lock, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
 	return nil
@@ -371,6 +373,7 @@ func (a *agent) live(ctx context.Context) error {
 	})
 	group.Go(func() error { return a.network.Watch(ctx, "nftables", a.filter.Watch) })
 	a.policies.run(ctx, group)
+	a.backend.groups.run(ctx, group)
 	group.Go(func() error { return a.cni.Run(ctx) })
 	group.Go(func() error { return a.serve(ctx) })
 	return group.Wait()

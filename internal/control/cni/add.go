@@ -182,6 +182,9 @@ func (a *addition) admit(ctx context.Context) error {
 	}
 	for _, component := range a.c.Components {
 		if err := component.Admit(ctx, a.pod); err != nil {
+			if known := (*cnirpc.Error)(nil); errors.As(err, &known) {
+				return err
+			}
 			return &cnirpc.Error{Code: cnirpc.CodeRefused, Msg: "the pod was refused", Details: err.Error()}
 		}
 	}

@@ -126,7 +126,8 @@ type Events interface {
 // Component takes part in an ADD. Its errors are shown to users: they name what is wrong
 // and what to do.
 type Component interface {
-	// Admit may refuse a pod before it has an address.
+	// Admit may refuse a pod before it has an address: with the code of a *cnirpc.Error, or until
+	// what the error names is changed.
 	Admit(ctx context.Context, pod kube.Pod) error
 	// Ready returns once the component's rules for an endpoint are in force in the
 	// kernel. The endpoint is wired and its link, of which it gets the index, is down; an

@@ -44,8 +44,10 @@ type Pod struct {
 	Ports []policy.NamedPort `json:"ports,omitempty"`
 	// BranchInterface pods request an interface of their own, for their security groups: AWS's
 	// webhook has added the resource vpc.amazonaws.com/pod-eni to them.
-	BranchInterface bool      `json:"branchInterface,omitempty"`
-	Created         time.Time `json:"created"`
+	BranchInterface bool `json:"branchInterface,omitempty"`
+	// ServiceAccount is that of the pod; empty for static pods, and in a snapshot of an earlier build.
+	ServiceAccount string    `json:"serviceAccount,omitempty"`
+	Created        time.Time `json:"created"`
 	// Bound is when the pod was bound to its node; possibly long after Created.
 	Bound time.Time `json:"bound"`
 	// AwaitsVolume pods have a volume that may not exist yet: the kubelet mounts all volumes
@@ -126,6 +128,7 @@ func podFrom(in *corev1.Pod) Pod {
 		Static:      in.Annotations[corev1.MirrorPodAnnotationKey],
 
 		BranchInterface: requestsBranch(in.Spec.Containers),
+		ServiceAccount:  in.Spec.ServiceAccountName,
 		AwaitsVolume:    slices.ContainsFunc(in.Spec.Volumes, awaited),
 	}
 	for _, ip := range in.Status.PodIPs {
@@ -188,7 +191,7 @@ func stripPod(obj any) (any, error) {
 			out.Annotations[k] = v
 		}
 	}
-	out.Spec.HostNetwork, out.Spec.NodeName = in.Spec.HostNetwork, in.Spec.NodeName
+	out.Spec.HostNetwork, out.Spec.NodeName, out.Spec.ServiceAccountName = in.Spec.HostNetwork, in.Spec.NodeName, in.Spec.ServiceAccountName
 	if requestsBranch(in.Spec.Containers) {
 		out.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{vpc.ResourcePodENI: *resource.NewQuantity(1, resource.DecimalSI)},

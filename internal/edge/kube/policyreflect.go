@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -113,7 +114,10 @@ const (
 )
 
 // reflect runs a reflector until ctx ends.
-func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) {
+func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) { reflect(ctx, r, p.opts.Log) }
+
+// reflect runs a reflector until ctx ends.
+func reflect(ctx context.Context, r *cache.Reflector, log *slog.Logger) {
 	first := wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Steps: 6, Cap: lastPause}
 	pause := first
 	for {
@@ -126,7 +130,7 @@ func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) {
 			pause = first
 		}
 		if err != nil {
-			p.opts.Log.Warn("watch interrupted, retrying", "resource", r.TypeDescription(), "err", err)
+			log.Warn("watch interrupted, retrying", "resource", r.TypeDescription(), "err", err)
 		}
 		timer := time.NewTimer(pause.Step())
 		select {

@@ -3,6 +3,7 @@ package kube_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,9 +45,11 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	}
 	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: quiet()})
 	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan struct{})
-	defer func() { stop(); <-ran }()
-	go func() { defer close(ran); _ = objects.Run(ctx) }()
+	groups := kube.NewGroupObjects(kube.GroupOptions{Client: client, Log: quiet()})
+	var ran sync.WaitGroup
+	defer func() { stop(); ran.Wait() }()
+	ran.Go(func() { _ = objects.Run(ctx) })
+	ran.Go(func() { _ = groups.Run(ctx) })
 	if _, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent"}, "n1"); err != nil {
 		t.Fatal(err)
 	}
