@@ -49,7 +49,9 @@ func newBranched(t *testing.T, mode endpoint.Mode) *branched {
 		Type: "m5.large",
 		Init: []string{"security-groups-for-pods=managed", "pod-security-group-enforcing-mode=" + string(mode)},
 		Groups: []cloud.GroupSpec{
-			{Name: "web", Ingress: from("node", "web")}, {Name: "job", Ingress: from("node")}, {Name: "shut"},
+			{Name: "web", Ingress: from("node", "web")},
+			{Name: "job", Ingress: from("node")},
+			{Name: "shut"},
 			{Name: "db", Ingress: []cloud.RuleSpec{{Protocol: "tcp", From: 80, To: 80, Groups: []string{"web"}}}},
 		},
 		Instances: []cloud.InstanceSpec{{Name: "db", Type: "m5.large", Subnet: "a", Groups: []string{"db"}, Metadata: cloud.DefaultMetadata(), Namespace: peer.Name}},

@@ -144,15 +144,9 @@ func runAgent(settings string) error {
 			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), Changed: changed, Log: log})
 		}
 	}
-	var groups func() agent.GroupObjects
-	if client != nil {
-		groups = func() agent.GroupObjects {
-			return kube.NewGroupObjects(kube.GroupOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
-		}
-	}
 	return agent.Run(ctx, cfg, agent.Deps{
-		Policies: policies, Groups: groups,
-		Version:  "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
+		Policies: policies, Groups: groups(client, cfg, log),
+		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
 		Removed: stopLasts(client, ownPod, removed, log), Service: service, Root: root,
 		Cluster: func(changed func()) (agent.Cluster, agent.Events) {
 			if client != nil {
@@ -166,6 +160,16 @@ func runAgent(settings string) error {
 			return cluster, cluster
 		},
 	})
+}
+
+// groups reflects which pods have security groups of their own; nil without an API server.
+func groups(client *kube.Client, cfg config.Config, log *slog.Logger) func() agent.GroupObjects {
+	if client == nil {
+		return nil
+	}
+	return func() agent.GroupObjects {
+		return kube.NewGroupObjects(kube.GroupOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
+	}
 }
 
 // endWith exits when the process parent ends. That may be killed at any time, and no test

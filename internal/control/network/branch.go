@@ -26,7 +26,7 @@ type branches struct{ *Controller }
 // rule are ours. Without the rule the node's replies from that address would leave by the primary
 // interface, and the VPC would drop them.
 func (b branches) serves(e ipam.ENIView) bool {
-	return b.Deps.Branches != nil && e.Type == vpc.TypeTrunk && e.Device > 0
+	return b.Branches != nil && e.Type == vpc.TypeTrunk && e.Device > 0
 }
 
 // parts are what branches of endpoints need of links, routes and rules.
@@ -65,7 +65,7 @@ func (b branches) returned() hostnet.State {
 
 // apply makes the devices of all branches, and deletes those of pods that have ended.
 func (b branches) apply(ctx context.Context) error {
-	if b.Deps.Branches == nil {
+	if b.Branches == nil {
 		return nil
 	}
 	var want []vlan.Branch
@@ -82,7 +82,7 @@ func (b branches) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	changed, err := b.Deps.Branches.Apply(ctx, trunk, want)
+	changed, err := b.Branches.Apply(ctx, trunk, want)
 	for _, what := range changed {
 		b.Log.Info("branch device changed", "what", what)
 	}

@@ -99,7 +99,7 @@ func NewGroupObjects(o GroupOptions) *GroupObjects {
 func (g *GroupObjects) Decide(pod securitygroup.Pod) (securitygroup.Decision, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.seeded && !(g.policies.listed && g.accounts.listed) {
+	if !g.seeded && (!g.policies.listed || !g.accounts.listed) {
 		return securitygroup.Decision{}, false
 	}
 	if g.compiled == nil {

@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 
@@ -41,11 +40,13 @@ const (
 	Programs Kind = "programs" // a veth pair with programs
 )
 
-// ErrNoTrunk: branches are desired, and the trunk has no link on the node.
-var ErrNoTrunk = errors.New("the trunk has no link on the node")
-
-// ErrTaken: a link that is not ours has the name of a device.
-var ErrTaken = errors.New("a link of that name is not ours")
+// What callers branch on.
+var (
+	// ErrNoTrunk: branches are desired, and the trunk has no link on the node.
+	ErrNoTrunk = errors.New("the trunk has no link on the node")
+	// ErrTaken: a link that is not ours has the name of a device.
+	ErrTaken = errors.New("a link of that name is not ours")
+)
 
 // Host is the node. Its methods may be called from any goroutine.
 type Host struct {
@@ -191,7 +192,7 @@ func (p *pass) make(b Branch) error {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = hostnet.BranchDevice(b.VLAN), b.MTU, net.HardwareAddr(b.MAC.HardwareAddr())
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = hostnet.BranchDevice(b.VLAN), b.MTU, b.MAC.HardwareAddr()
 	names := []string{attrs.Name}
 	var device netlink.Link
 	if kind == Kernel {
