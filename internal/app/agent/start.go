@@ -162,6 +162,7 @@ func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
 func poolConfig(cfg config.Config) ipam.Config {
 	c := ipam.DefaultConfig()
 	c.WarmIPs, c.Headroom, c.WarmENIs, c.MinIPs, c.MaxENIs = cfg.WarmIPs, cfg.Headroom, cfg.WarmENIs, cfg.MinIPs, cfg.MaxENIs
+	c.KeepTrunkSlot = cfg.Branches()
 	c.CoolDown, c.IdleAfter, c.ReleaseEvery = cfg.CoolDown, cfg.IdleAfter, cfg.ReleaseEvery
 	for _, r := range cfg.NodeName {
 		c.Seed = c.Seed*31 + uint64(r)

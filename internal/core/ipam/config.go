@@ -28,6 +28,9 @@ type Config struct {
 	MinIPs int
 	// MaxENIs caps the interfaces below the instance's limit; 0 is no cap.
 	MaxENIs int
+	// KeepTrunkSlot leaves one slot of the instance for a trunk, until one is attached, which takes
+	// a slot itself.
+	KeepTrunkSlot bool
 
 	// CoolDown is how long a freed address is not assigned again.
 	CoolDown time.Duration

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,6 +152,9 @@ func newPlanner(s Snapshot, c Config, now time.Time) *planner {
 // numbers counts what the node holds, with what is in flight.
 func (s Snapshot) numbers(c Config) (n Numbers) {
 	n.MaxENIs = s.Limits.ENIs
+	if c.KeepTrunkSlot && !slices.ContainsFunc(s.ENIs, func(e ENIView) bool { return e.Type == vpc.TypeTrunk }) {
+		n.MaxENIs--
+	}
 	if c.MaxENIs > 0 {
 		n.MaxENIs = min(n.MaxENIs, c.MaxENIs)
 	}

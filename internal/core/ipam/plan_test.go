@@ -269,6 +269,8 @@ func TestWarmTargetsOfAWS(t *testing.T) {
 		{"WARM_IP_TARGET=2 holds two more than pods", func(c *ipam.Config) { c.WarmIPs, c.Headroom = 2, 0 }, 5, 7, 1},
 		{"MINIMUM_IP_TARGET=20 holds twenty before any pod", func(c *ipam.Config) { c.WarmIPs, c.Headroom, c.MinIPs = 2, 0, 20 }, 0, 20, 2},
 		{"MAX_ENI=1 stays on the primary", func(c *ipam.Config) { c.MaxENIs = 1 }, 30, 14, 1},
+		{"with all slots", func(*ipam.Config) {}, 56, 56, 4},
+		{"a slot is left for a trunk", func(c *ipam.Config) { c.KeepTrunkSlot = true }, 56, 42, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := testWorld(t, m5xlarge(), c.change)
