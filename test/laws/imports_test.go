@@ -71,7 +71,7 @@ func laws() []law {
 	return []law{
 		{
 			From: "internal/core", Deny: []string{"*"},
-			Allow: []string{module + "/internal/core", module + "/internal/kernel/nftables", "github.com/gaissmai/bart", "k8s.io/api/", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pkg/util/intstr", "k8s.io/apimachinery/pkg/types"},
+			Allow: []string{module + "/internal/core", module + "/internal/kernel/nftables", "github.com/gaissmai/bart", "k8s.io/api/", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pkg/selection", "k8s.io/apimachinery/pkg/util/intstr", "k8s.io/apimachinery/pkg/types"},
 			Why:   "core decides on arguments alone; a client in core makes a decision untestable",
 		},
 		{
