@@ -78,8 +78,8 @@ func (o *Objects) add(r rules, cfg Config) {
 			o.MutatingBindings = append(o.MutatingBindings, mutatingBinding(r))
 		}
 	}
-	if r.ask() != "" && len(cfg.Webhook.CABundle) > 0 {
-		o.Webhooks = append(o.Webhooks, webhook(r, cfg.Webhook))
+	if c := webhook(r, cfg.Webhook); len(c.Webhooks) > 0 && len(cfg.Webhook.CABundle) > 0 {
+		o.Webhooks = append(o.Webhooks, c)
 	}
 }
 

@@ -17,8 +17,11 @@ const (
 	Owner      = "trunkline-admission"
 )
 
-// Path of the webhook's requests.
-const Path = "/pods"
+// Paths of the webhook's requests.
+const (
+	Path        = "/pods"
+	AccountPath = "/serviceaccounts"
+)
 
 const (
 	resource   = vpc.ResourcePodENI
@@ -165,24 +168,37 @@ func annotationPolicy(writers []string) admissionv1.ValidatingAdmissionPolicy {
 	}
 }
 
-// webhook asks about the pods that the policies of the namespace cannot decide on.
+// webhook asks about the pods that the policies of the namespace cannot decide on. It is also asked
+// before a service account comes to be selected, so that this is refused while no replica runs: pods of
+// the account would be decided on by its former labels.
 func webhook(r rules, to Webhook) admissionv1.MutatingWebhookConfiguration {
+	c := admissionv1.MutatingWebhookConfiguration{ObjectMeta: meta(prefix + r.namespace)}
+	if ask := r.ask(); ask != "" {
+		c.Webhooks = append(c.Webhooks, asked(r.namespace, "pods", Path, to, conditions(ask), admissionv1.Create))
+	}
+	if comes := r.comes(); comes != "" {
+		c.Webhooks = append(c.Webhooks, asked(r.namespace, "serviceaccounts", AccountPath, to,
+			[]admissionv1.MatchCondition{{Name: "comes-to-be-selected", Expression: comes}}, admissionv1.Create, admissionv1.Update))
+	}
+	return c
+}
+
+func asked(namespace, resources, path string, to Webhook, conditions []admissionv1.MatchCondition, operations ...admissionv1.OperationType) admissionv1.MutatingWebhook {
 	fail, equivalent, none, again := admissionv1.Fail, admissionv1.Equivalent, admissionv1.SideEffectClassNone, admissionv1.IfNeededReinvocationPolicy
-	timeout, port, path := int32(webhookTimeout), int32(443), Path
-	return admissionv1.MutatingWebhookConfiguration{
-		ObjectMeta: meta(prefix + r.namespace),
-		Webhooks: []admissionv1.MutatingWebhook{{
-			Name: r.namespace + ".security-groups.trunkline.dev",
-			ClientConfig: admissionv1.WebhookClientConfig{
-				Service:  &admissionv1.ServiceReference{Namespace: to.Namespace, Name: to.Service, Path: &path, Port: &port},
-				CABundle: to.CABundle,
-			},
-			Rules:             []admissionv1.RuleWithOperations{on(admissionv1.Create, "pods")},
-			FailurePolicy:     &fail,
-			MatchPolicy:       &equivalent,
-			NamespaceSelector: only(r.namespace), ObjectSelector: &metav1.LabelSelector{},
-			SideEffects: &none, TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"}, ReinvocationPolicy: &again,
-			MatchConditions: conditions(r.ask()),
-		}},
+	timeout, port := int32(webhookTimeout), int32(443)
+	rule := on(admissionv1.Create, resources)
+	rule.Operations = operations
+	return admissionv1.MutatingWebhook{
+		Name: namespace + "." + resources + ".trunkline.dev",
+		ClientConfig: admissionv1.WebhookClientConfig{
+			Service:  &admissionv1.ServiceReference{Namespace: to.Namespace, Name: to.Service, Path: &path, Port: &port},
+			CABundle: to.CABundle,
+		},
+		Rules:             []admissionv1.RuleWithOperations{rule},
+		FailurePolicy:     &fail,
+		MatchPolicy:       &equivalent,
+		NamespaceSelector: only(namespace), ObjectSelector: &metav1.LabelSelector{},
+		SideEffects: &none, TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"}, ReinvocationPolicy: &again,
+		MatchConditions: conditions,
 	}
 }

@@ -30,6 +30,7 @@ type rules struct {
 	asks      []string // expressions for the pods that the webhook must decide on
 	ofUnknown []string // the same, if the pod's account did not exist when the policies were compiled
 	unknown   string   // expression for such a pod
+	accounts  []string // expressions for accounts that come to be selected
 	why       []string // a sentence for each policy that is the webhook's as a whole
 }
 
@@ -64,6 +65,37 @@ func (a accounts) unknown() string {
 	return text
 }
 
+// comes is true for a service account that a selector matches, and did not match when the policies were
+// compiled. It is true for more accounts if the names do not fit an expression.
+func (a accounts) comes(s labels.Selector) string {
+	text, ok := selects(s, podLabels)
+	if !ok || len(text) > maxSelector {
+		return "true"
+	}
+	var others []string
+	for _, account := range a {
+		if !s.Matches(labels.Set(account.Labels)) {
+			others = append(others, account.Name)
+		}
+	}
+	if names := list(others); len(names) <= maxExpression/4 {
+		text = and(text, "object.metadata.name in "+names)
+	}
+	return text
+}
+
+// comes is true for the service accounts that the webhook must be asked about, "" if it is about none.
+func (r rules) comes() string {
+	switch text := or(r.accounts...); {
+	case len(r.accounts) == 0:
+		return ""
+	case len(text) > maxExpression:
+		return "true"
+	default:
+		return text
+	}
+}
+
 // compileRules compiles the policies of one namespace. mutates is whether the API server can have
 // pods request the resource by itself; otherwise the webhook does so for every selected pod.
 func compileRules(namespace string, selections []securitygroup.Selection, known accounts, mutates bool) rules {
@@ -79,6 +111,7 @@ func compileRules(namespace string, selections []securitygroup.Selection, known 
 		if s.Accounts != nil && !s.Accounts.Empty() {
 			text = and(pods, fmt.Sprintf("%s in %s", podAccount, list(known.names(s.Accounts))))
 			r.ofUnknown = append(r.ofUnknown, pods)
+			r.accounts = append(r.accounts, known.comes(s.Accounts))
 		}
 		if size += len(text) + len("() || "); size > maxExpression {
 			size -= len(text) + len("() || ")

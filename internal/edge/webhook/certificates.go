@@ -138,8 +138,11 @@ func (c Certificates) Valid(name string, now time.Time) bool {
 // for the overlap before it signs. Certificates that are valid no more are made at once.
 func (c Certificates) Renew(name string, now time.Time) (Certificates, string, error) {
 	var why string
-	switch {
-	case c.authority.certificate == nil || !now.Before(c.authority.certificate.NotAfter):
+	if c.next.certificate != nil && !now.Before(c.next.certificate.NotBefore.Add(skew+overlap)) {
+		c.previous, c.authority, c.next, why = c.authority.certificate, c.next, pair{}, "the next authority signs"
+	}
+	switch ended := c.authority.certificate == nil || !now.Before(c.authority.certificate.NotAfter); {
+	case ended:
 		a, err := newAuthority(now)
 		if err != nil {
 			return c, "", err
@@ -151,8 +154,6 @@ func (c Certificates) Renew(name string, now time.Time) (Certificates, string, e
 			return c, "", err
 		}
 		c.next, why = a, "made the next authority"
-	case c.next.certificate != nil && !now.Before(c.next.certificate.NotBefore.Add(skew+overlap)):
-		c.previous, c.authority, c.next, why = c.authority.certificate, c.next, pair{}, "the next authority signs"
 	}
 	if c.previous != nil && !now.Before(c.previous.NotAfter) {
 		c.previous, why = nil, "removed an authority that has ended"

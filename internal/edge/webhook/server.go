@@ -30,15 +30,21 @@ const (
 // Decide answers one new pod of a namespace.
 type Decide func(ctx context.Context, namespace string, pod *corev1.Pod) podadmission.Answer
 
+// DecideAccount answers a service account of a namespace that comes to be selected.
+type DecideAccount func(ctx context.Context, namespace, name string) podadmission.Answer
+
 // Server is the HTTPS server. It has no certificate until Use: handshakes fail before.
 type Server struct {
-	decide      Decide
+	pods        Decide
+	accounts    DecideAccount
 	log         *slog.Logger
 	certificate atomic.Pointer[tls.Certificate]
 }
 
 // NewServer makes a server.
-func NewServer(decide Decide, log *slog.Logger) *Server { return &Server{decide: decide, log: log} }
+func NewServer(pods Decide, accounts DecideAccount, log *slog.Logger) *Server {
+	return &Server{pods: pods, accounts: accounts, log: log}
+}
 
 // Use serves the connections from now on with another certificate.
 func (s *Server) Use(c tls.Certificate) { s.certificate.Store(&c) }
@@ -48,7 +54,8 @@ var errNoCertificate = errors.New("no certificate yet")
 // Serve serves a listener until ctx ends, and then answers the requests that it has.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+podadmission.Path, s.review)
+	mux.HandleFunc("POST "+podadmission.Path, s.review("pods", s.pod))
+	mux.HandleFunc("POST "+podadmission.AccountPath, s.review("serviceaccounts", s.account))
 	srv := &http.Server{
 		Handler: mux, ReadTimeout: readTimeout, WriteTimeout: 2 * readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // handshakes of clients that leave
@@ -75,23 +82,31 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// review answers one request. A request that cannot be read is an error of HTTP, which the API
-// server counts as a failure of the webhook: it refuses the pod.
-func (s *Server) review(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		http.Error(w, fmt.Sprintf("read the review: %v", err), http.StatusRequestEntityTooLarge)
-		return
-	}
-	review, err := decode(body)
-	if err != nil {
+// review answers requests about one resource. A request that cannot be read is an error of HTTP,
+// which the API server counts as a failure of the webhook: it refuses the object.
+func (s *Server) review(resource string, decide func(context.Context, *admissionv1.AdmissionRequest) (podadmission.Answer, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if err != nil {
+			http.Error(w, fmt.Sprintf("read the review: %v", err), http.StatusRequestEntityTooLarge)
+			return
+		}
+		request, err := decode(body, resource)
+		if err == nil {
+			var answer podadmission.Answer
+			if answer, err = decide(r.Context(), request); err == nil {
+				s.answer(w, request, answer)
+				return
+			}
+		}
 		s.log.Warn("admission review refused", "err", err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
 	}
-	answer := s.decide(r.Context(), review.request.Namespace, review.pod)
-	s.log.Debug("pod reviewed", "pod", review.request.Namespace+"/"+review.pod.Name+review.pod.GenerateName, "outcome", answer.Outcome, "why", answer.Why)
-	text, err := json.Marshal(respond(review.request, answer))
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *admissionv1.AdmissionRequest, a podadmission.Answer) {
+	s.log.Debug("reviewed", "resource", r.Resource.Resource, "namespace", r.Namespace, "name", r.Name, "outcome", a.Outcome, "why", a.Why)
+	text, err := json.Marshal(respond(r, a))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -100,36 +115,42 @@ func (s *Server) review(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // a client that has left gets no answer
 }
 
-// creation is a request to create a pod.
-type creation struct {
-	request *admissionv1.AdmissionRequest
-	pod     *corev1.Pod
+func (s *Server) pod(ctx context.Context, r *admissionv1.AdmissionRequest) (podadmission.Answer, error) {
+	var pod corev1.Pod
+	if r.Operation != admissionv1.Create {
+		return podadmission.Answer{}, fmt.Errorf("%s of a pod: want CREATE", r.Operation)
+	}
+	if err := json.Unmarshal(r.Object.Raw, &pod); err != nil {
+		return podadmission.Answer{}, fmt.Errorf("decode the pod of the request: %w", err)
+	}
+	return s.pods(ctx, r.Namespace, &pod), nil
 }
 
-// decode reads a review. Any but one of a new pod is an error: the configuration asks for no other.
-func decode(body []byte) (creation, error) {
+func (s *Server) account(ctx context.Context, r *admissionv1.AdmissionRequest) (podadmission.Answer, error) {
+	return s.accounts(ctx, r.Namespace, r.Name), nil
+}
+
+// decode reads a review of an object of a resource. Any other one is an error: the configuration
+// asks for no other.
+func decode(body []byte, resource string) (*admissionv1.AdmissionRequest, error) {
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(body, &review); err != nil {
-		return creation{}, fmt.Errorf("decode AdmissionReview: %w", err)
+		return nil, fmt.Errorf("decode AdmissionReview: %w", err)
 	}
 	r := review.Request
 	switch {
 	case review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview":
-		return creation{}, fmt.Errorf("%s %s: want an AdmissionReview of %s", review.APIVersion, review.Kind, admissionv1.SchemeGroupVersion)
+		return nil, fmt.Errorf("%s %s: want an AdmissionReview of %s", review.APIVersion, review.Kind, admissionv1.SchemeGroupVersion)
 	case r == nil:
-		return creation{}, errors.New("the AdmissionReview has no request")
+		return nil, errors.New("the AdmissionReview has no request")
 	case r.UID == "":
-		return creation{}, errors.New("the request has no uid")
-	case r.Operation != admissionv1.Create || r.Resource.Group != "" || r.Resource.Resource != "pods" || r.SubResource != "":
-		return creation{}, fmt.Errorf("%s of %s.%s/%s: want CREATE of pods", r.Operation, r.Resource.Resource, r.Resource.Group, r.SubResource)
+		return nil, errors.New("the request has no uid")
+	case r.Resource.Group != "" || r.Resource.Resource != resource || r.SubResource != "":
+		return nil, fmt.Errorf("%s.%s/%s: want %s", r.Resource.Resource, r.Resource.Group, r.SubResource, resource)
 	case r.Namespace == "":
-		return creation{}, errors.New("the request has no namespace")
+		return nil, errors.New("the request has no namespace")
 	}
-	var pod corev1.Pod
-	if err := json.Unmarshal(r.Object.Raw, &pod); err != nil {
-		return creation{}, fmt.Errorf("decode the pod of the request: %w", err)
-	}
-	return creation{r, &pod}, nil
+	return r, nil
 }
 
 // respond is the answer on the wire.

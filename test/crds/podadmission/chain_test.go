@@ -43,7 +43,7 @@ func (withSchema) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFil
 
 // chain is the admission of an API server.
 type chain struct {
-	mutating []admission.MutationInterface
+	mutating []admission.MutationInterface // in their order
 	last     admission.ValidationInterface
 	objects  admission.ObjectInterfaces
 }
