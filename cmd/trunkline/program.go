@@ -21,7 +21,7 @@ const daemons = "daemons"
 func program() *cobra.Command {
 	root := group("trunkline", "Pods with real VPC addresses on Kubernetes.",
 		statusCommand(), showCommands(), handoverCommand(), forgetCommand(), policyCommands(), explainCommands(), connectivityCommands(), ec2Commands(), versionCommand(),
-		agentCommand(), initCommand(), uninstallCommand(), controllerCommand())
+		agentCommand(), initCommand(), uninstallCommand(), controllerCommand(), admissionCommand())
 	root.Example = lines("trunkline status --wait 2m", "trunkline connectivity test", "source <(trunkline completion bash)   # complete commands and flags with Tab")
 	asked := root.Flags().Bool("version", false, "Print the version and exit.")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -271,6 +271,7 @@ func kindOf(resource string) string {
 	return map[string]string{
 		"pods": "Pod", "nodes": "Node", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment",
 		"namespaces": "Namespace", "networkpolicies": "NetworkPolicy",
+		"securitygrouppolicies": "SecurityGroupPolicy", "mutatingadmissionpolicies": "MutatingAdmissionPolicy",
 		"nodenetworks": "NodeNetwork", "brakes": "Brake", "cninodes": "CNINode",
 		"securitygrouppolicies": "SecurityGroupPolicy", "serviceaccounts": "ServiceAccount",
 	}[resource[strings.LastIndex(resource, "/")+1:]]
