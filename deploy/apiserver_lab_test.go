@@ -50,6 +50,13 @@ func newCluster(t *testing.T) *cluster {
 // newEmptyCluster is a control plane before anything is applied.
 func newEmptyCluster(t *testing.T) *cluster {
 	t.Helper()
+	c, _ := newControlPlane(t)
+	return c
+}
+
+// newControlPlane returns it with the network namespace of its processes.
+func newControlPlane(t *testing.T) (*cluster, *testns.NS) {
+	t.Helper()
 	program := flags.Find(t).Kube
 	address := netip.MustParseAddr("10.0.0.10")
 	ns := testns.New(t, "deploy")
@@ -76,7 +83,7 @@ func newEmptyCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(cp.Stop)
-	return &cluster{ControlPlane: cp, kube: program}
+	return &cluster{ControlPlane: cp, kube: program}, ns
 }
 
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
