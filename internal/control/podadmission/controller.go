@@ -95,7 +95,7 @@ func New(o Options) (*Controller, error) {
 	c := &Controller{o: o}
 	c.Lead = loop.New(func(ctx context.Context, full bool) (time.Time, error) { return time.Time{}, c.pass(ctx, full) })
 	c.Lead.Every, c.Lead.MinInterval = fullPass, minInterval
-	c.Follow = loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, c.follow(ctx) })
+	c.Follow = loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return c.follow(ctx) })
 	c.Follow.Every = secretEvery
 	for _, l := range []*loop.Loop{c.Lead, c.Follow} {
 		l.MaxBackoff = lastBackoff
@@ -256,18 +256,21 @@ func (c *Controller) renew(ctx context.Context) ([]byte, error) {
 	return certificates.Bundle(), nil
 }
 
-// follow serves the certificate of the Secret.
-func (c *Controller) follow(ctx context.Context) error {
+// follow serves the certificate of the Secret. The leader makes it in a Secret that is empty.
+func (c *Controller) follow(ctx context.Context) (next time.Time, err error) {
 	secret, err := c.o.Secrets.Read(ctx)
 	if err != nil {
-		return err
+		return time.Time{}, err
+	}
+	if len(secret.Data) == 0 {
+		return time.Now().Add(time.Second), nil
 	}
 	certificates, err := webhook.Parse(secret.Data)
 	if err != nil {
-		return err // the leader makes them
+		return time.Time{}, err
 	}
 	c.use(secret.Version, certificates)
-	return nil
+	return time.Time{}, nil
 }
 
 func (c *Controller) use(version string, certificates webhook.Certificates) {

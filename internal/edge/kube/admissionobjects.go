@@ -162,10 +162,31 @@ func (a *AdmissionObjects) list(ctx context.Context, resource string) (map[strin
 	return out, nil
 }
 
-// put writes an object unless the API server has it as it was written last. The whole object is
-// replaced, so that a change by another program lasts until the next pass.
-func (a *AdmissionObjects) put(ctx context.Context, resource string, o compiledObject, have map[string]string) (bool, error) {
+// put writes an object unless the API server has it as it was written last, and reports whether it
+// changed anything. The whole object is replaced, so that a change by another program lasts until the
+// next pass. The API server itself writes the status of policies, which makes the listed version old.
+func (a *AdmissionObjects) put(ctx context.Context, resource string, o compiledObject, have map[string]string) (changed bool, err error) {
+	const attempts = 3
+	for range attempts {
+		changed, err = a.putOnce(ctx, resource, o, have)
+		if !apierrors.IsConflict(err) || errors.Is(err, ErrNotOurs) {
+			return changed, err
+		}
+		now, again := a.list(ctx, resource)
+		if again != nil {
+			return false, errors.Join(err, again)
+		}
+		delete(have, o.GetName())
+		if version, exists := now[o.GetName()]; exists {
+			have[o.GetName()] = version
+		}
+	}
+	return changed, err
+}
+
+func (a *AdmissionObjects) putOnce(ctx context.Context, resource string, o compiledObject, have map[string]string) (bool, error) {
 	key := resource + "/" + o.GetName()
+	o.SetResourceVersion("")
 	text, err := json.Marshal(o)
 	if err != nil {
 		return false, fmt.Errorf("encode %s: %w", key, err)
@@ -194,7 +215,7 @@ func (a *AdmissionObjects) put(ctx context.Context, resource string, o compiledO
 	}
 	now.version = result.GetResourceVersion()
 	a.written[key] = now
-	return true, nil
+	return now.version != version, nil
 }
 
 // Secret is the data of a Secret, at a version.
