@@ -83,7 +83,7 @@ test-unit: ## Tests that need no root
 	$(TEST) -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT)
 
 .PHONY: test-crds
-test-crds: ## Definitions in deploy/ by the API server's own code, a module of its own; its first build takes two minutes
+test-crds: ## Definitions in deploy/, and admission of selected pods, by the API server's own code, a module of its own; its first build takes two minutes
 	$(GO) test -C test/crds -json -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT)
 
 .PHONY: test-conformance

@@ -150,11 +150,14 @@ func newElector(o Options, c *podadmission.Controller) (*leaderelection.LeaderEl
 
 // serveReviews opens the webhook's address once the replica can answer.
 func serveReviews(ctx context.Context, o Options, c *podadmission.Controller, s *webhook.Server) error {
-	const every = 100 * time.Millisecond
-	// The only error is that ctx has ended.
-	_ = wait.PollUntilContextCancel(ctx, every, true, func(context.Context) (bool, error) { return c.NotReady() == "", nil })
-	if ctx.Err() != nil {
-		return nil
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for c.NotReady() != "" {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	l, err := net.Listen("tcp", o.Webhook)
 	if err != nil {

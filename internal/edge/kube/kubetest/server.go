@@ -271,9 +271,8 @@ func kindOf(resource string) string {
 	return map[string]string{
 		"pods": "Pod", "nodes": "Node", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment",
 		"namespaces": "Namespace", "networkpolicies": "NetworkPolicy",
-		"securitygrouppolicies": "SecurityGroupPolicy", "mutatingadmissionpolicies": "MutatingAdmissionPolicy",
 		"nodenetworks": "NodeNetwork", "brakes": "Brake", "cninodes": "CNINode",
-		"securitygrouppolicies": "SecurityGroupPolicy", "serviceaccounts": "ServiceAccount",
+		"securitygrouppolicies": "SecurityGroupPolicy", "serviceaccounts": "ServiceAccount", "mutatingadmissionpolicies": "MutatingAdmissionPolicy",
 	}[resource[strings.LastIndex(resource, "/")+1:]]
 }
 
