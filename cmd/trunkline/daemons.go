@@ -112,8 +112,8 @@ func (c *agentCmd) run(p process) error {
 			})
 			return k, k.Events()
 		},
-		Groups: func() agent.GroupObjects {
-			return kube.NewGroupObjects(kube.GroupOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
+		Groups: func() agent.GroupPolicies {
+			return kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
 		},
 		Policies: func(changed func()) agent.PolicyObjects {
 			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), Changed: changed, Log: log})

@@ -163,12 +163,12 @@ func runAgent(settings string) error {
 }
 
 // groups reflects which pods have security groups of their own; nil without an API server.
-func groups(client *kube.Client, cfg config.Config, log *slog.Logger) func() agent.GroupObjects {
+func groups(client *kube.Client, cfg config.Config, log *slog.Logger) func() agent.GroupPolicies {
 	if client == nil {
 		return nil
 	}
-	return func() agent.GroupObjects {
-		return kube.NewGroupObjects(kube.GroupOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
+	return func() agent.GroupPolicies {
+		return kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
 	}
 }
 

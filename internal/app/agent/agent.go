@@ -85,7 +85,7 @@ type Deps struct {
 	// change. Nil: there is no cluster, and none are enforced.
 	Policies func(changed func()) PolicyObjects
 	// Groups reflects which pods have security groups of their own. Nil: there is no cluster.
-	Groups func() GroupObjects
+	Groups func() GroupPolicies
 	// Registry receives the metrics and is served at the metrics address.
 	Registry *prometheus.Registry
 	// Components take part in each ADD.

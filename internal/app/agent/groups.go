@@ -13,8 +13,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
-// GroupObjects decides which pods have security groups of their own; *kube.GroupObjects is one.
-type GroupObjects interface {
+// GroupPolicies decides which pods have security groups of their own; *kube.GroupPolicies is one.
+type GroupPolicies interface {
 	branch.Policies
 	Run(ctx context.Context) error
 }
@@ -25,7 +25,7 @@ func GroupSnapshot(cfg config.Config) string { return filepath.Join(cfg.StateDir
 // groups gives pods their own security groups. It is nil if that is off.
 type groups struct {
 	*branch.Controller
-	objects GroupObjects // nil: there is no cluster
+	objects GroupPolicies // nil: there is no cluster
 	check   branch.Check
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// Policies decide which pods have security groups of their own; *kube.GroupObjects is one.
+// Policies decide which pods have security groups of their own; *kube.GroupPolicies is one.
 type Policies interface {
 	// Decide decides for a pod; false if the policies of the cluster are not known: they were read
 	// neither from the API server nor from a snapshot.

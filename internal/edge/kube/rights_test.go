@@ -45,7 +45,7 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	}
 	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: quiet()})
 	ctx, stop := context.WithCancel(t.Context())
-	groups := kube.NewGroupObjects(kube.GroupOptions{Client: client, Log: quiet()})
+	groups := kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, Log: quiet()})
 	var ran sync.WaitGroup
 	defer func() { stop(); ran.Wait() }()
 	ran.Go(func() { _ = objects.Run(ctx) })

@@ -25,8 +25,8 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
-// GroupOptions of GroupObjects.
-type GroupOptions struct {
+// GroupPolicyOptions of GroupPolicies.
+type GroupPolicyOptions struct {
 	Client *Client
 	// SnapshotPath is the file that the objects are saved to; its content is used until the API
 	// server has listed them.
@@ -34,12 +34,12 @@ type GroupOptions struct {
 	Log          *slog.Logger
 }
 
-// GroupObjects reflects what decides which pods have security groups of their own: the
+// GroupPolicies reflects what decides which pods have security groups of their own: the
 // SecurityGroupPolicies and the labels of service accounts. Its resources are fixed: nothing is
 // inferred from what the server says it serves, so a server without policies, and one that does not
 // serve them at the moment, are not the same. Its methods may be called from any goroutine.
-type GroupObjects struct {
-	opts  GroupOptions
+type GroupPolicies struct {
+	opts  GroupPolicyOptions
 	dirty chan struct{} // capacity 1: the snapshot on disk is outdated
 
 	mu       sync.Mutex
@@ -55,8 +55,8 @@ type mirror[T any] struct {
 	rows   map[securitygroup.Ref]T
 }
 
-// groupSnapshot is the objects as they are saved to disk.
-type groupSnapshot struct {
+// groupPolicySnapshot is the objects as they are saved to disk.
+type groupPolicySnapshot struct {
 	Version  int                     `json:"version"`
 	Policies []securitygroup.Policy  `json:"policies"`
 	Accounts []securitygroup.Account `json:"accounts"`
@@ -64,16 +64,16 @@ type groupSnapshot struct {
 
 const groupSnapshotVersion = 1
 
-// NewGroupObjects reads the snapshot. One that cannot be read is logged and not used: nothing is
+// NewGroupPolicies reads the snapshot. One that cannot be read is logged and not used: nothing is
 // known then until the API server has listed the objects.
-func NewGroupObjects(o GroupOptions) *GroupObjects {
-	g := &GroupObjects{opts: o, dirty: make(chan struct{}, 1)}
+func NewGroupPolicies(o GroupPolicyOptions) *GroupPolicies {
+	g := &GroupPolicies{opts: o, dirty: make(chan struct{}, 1)}
 	g.policies.rows, g.accounts.rows = map[securitygroup.Ref]securitygroup.Policy{}, map[securitygroup.Ref]securitygroup.Account{}
 	text, err := os.ReadFile(o.SnapshotPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return g
 	}
-	var saved groupSnapshot
+	var saved groupPolicySnapshot
 	if err == nil {
 		err = json.Unmarshal(text, &saved)
 	}
@@ -96,7 +96,7 @@ func NewGroupObjects(o GroupOptions) *GroupObjects {
 
 // Decide decides for a pod by what is known. It reports false if policies or accounts come neither
 // from the API server nor from a snapshot.
-func (g *GroupObjects) Decide(pod securitygroup.Pod) (securitygroup.Decision, bool) {
+func (g *GroupPolicies) Decide(pod securitygroup.Pod) (securitygroup.Decision, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.seeded && (!g.policies.listed || !g.accounts.listed) {
@@ -113,7 +113,7 @@ func (g *GroupObjects) Decide(pod securitygroup.Pod) (securitygroup.Decision, bo
 }
 
 // Run watches until ctx ends, then returns nil. It retries without a limit.
-func (g *GroupObjects) Run(ctx context.Context) error {
+func (g *GroupPolicies) Run(ctx context.Context) error {
 	policies := cache.NewListWatchFromClient(g.opts.Client.Policies, v1beta1.ResourceSecurityGroupPolicies, metav1.NamespaceAll, fields.Everything())
 	client := g.opts.Client.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("serviceaccounts"))
 	accounts := &cache.ListWatch{
@@ -152,7 +152,7 @@ func accountOf(obj any) (securitygroup.Account, error) {
 }
 
 // rowsOf enters the objects of a resource in its mirror.
-func rowsOf[T any](g *GroupObjects, to *mirror[T], convert func(any) (T, error), ref func(T) securitygroup.Ref) rows[T] {
+func rowsOf[T any](g *GroupPolicies, to *mirror[T], convert func(any) (T, error), ref func(T) securitygroup.Ref) rows[T] {
 	change := func(f func()) {
 		g.mu.Lock()
 		f()
@@ -180,7 +180,7 @@ func rowsOf[T any](g *GroupObjects, to *mirror[T], convert func(any) (T, error),
 
 // save writes the snapshot after changes, at most once per saveEvery, and not before both resources
 // were listed.
-func (g *GroupObjects) save(ctx context.Context) {
+func (g *GroupPolicies) save(ctx context.Context) {
 	pause := time.NewTicker(saveEvery)
 	defer pause.Stop()
 	for {
@@ -200,10 +200,10 @@ func (g *GroupObjects) save(ctx context.Context) {
 	}
 }
 
-func (g *GroupObjects) write() error {
+func (g *GroupPolicies) write() error {
 	g.mu.Lock()
 	complete := g.seeded || g.policies.listed && g.accounts.listed
-	s := groupSnapshot{Version: groupSnapshotVersion, Policies: slices.Collect(maps.Values(g.policies.rows)), Accounts: slices.Collect(maps.Values(g.accounts.rows))}
+	s := groupPolicySnapshot{Version: groupSnapshotVersion, Policies: slices.Collect(maps.Values(g.policies.rows)), Accounts: slices.Collect(maps.Values(g.accounts.rows))}
 	g.mu.Unlock()
 	if g.opts.SnapshotPath == "" || !complete {
 		return nil
