@@ -133,8 +133,8 @@ func TestTheAPIServerTakesEveryDefinition(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || len(found) != 4 {
-		t.Fatalf("definitions %q, %v; want 4", found, err)
+	if err != nil || len(found) != 5 {
+		t.Fatalf("definitions %q, %v; want 5", found, err)
 	}
 }
 

@@ -12,8 +12,9 @@ const (
 	Group   = "trunkline.dev"
 	Version = "v1alpha1"
 
-	ResourceNodeNetworks = "nodenetworks"
-	ResourceBrakes       = "brakes"
+	ResourceNodeNetworks   = "nodenetworks"
+	ResourceBrakes         = "brakes"
+	ResourceSecurityGroups = "securitygroups"
 )
 
 // GroupVersion returns the group and version as one value.
@@ -23,7 +24,7 @@ func GroupVersion() schema.GroupVersion {
 
 // AddToScheme registers the types of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(), &NodeNetwork{}, &NodeNetworkList{}, &Brake{}, &BrakeList{})
+	s.AddKnownTypes(GroupVersion(), &NodeNetwork{}, &NodeNetworkList{}, &Brake{}, &BrakeList{}, &SecurityGroup{}, &SecurityGroupList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil
 }
