@@ -62,7 +62,7 @@ type groupPolicySnapshot struct {
 	Accounts []securitygroup.Account `json:"accounts"`
 }
 
-const groupSnapshotVersion = 1
+const groupPolicyVersion = 1
 
 // NewGroupPolicies reads the snapshot. One that cannot be read is logged and not used: nothing is
 // known then until the API server has listed the objects.
@@ -77,8 +77,8 @@ func NewGroupPolicies(o GroupPolicyOptions) *GroupPolicies {
 	if err == nil {
 		err = json.Unmarshal(text, &saved)
 	}
-	if err == nil && saved.Version != groupSnapshotVersion {
-		err = fmt.Errorf("it has version %d, this build reads %d", saved.Version, groupSnapshotVersion)
+	if err == nil && saved.Version != groupPolicyVersion {
+		err = fmt.Errorf("it has version %d, this build reads %d", saved.Version, groupPolicyVersion)
 	}
 	if err != nil {
 		o.Log.Error("snapshot of SecurityGroupPolicies not used", "path", o.SnapshotPath, "err", err)
@@ -122,10 +122,10 @@ func (g *GroupPolicies) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		reflect(ctx, reflector("securitygrouppolicies", &v1beta1.SecurityGroupPolicy{}, policies, rowsOf(g, &g.policies, policyOf, func(p securitygroup.Policy) securitygroup.Ref { return p.Ref })), g.opts.Log)
+		reflect(ctx, reflector("securitygrouppolicies", &v1beta1.SecurityGroupPolicy{}, policies, policyRowsOf(g, &g.policies, policyOf, func(p securitygroup.Policy) securitygroup.Ref { return p.Ref })), g.opts.Log)
 	})
 	wg.Go(func() {
-		reflect(ctx, reflector("serviceaccounts", &metav1.PartialObjectMetadata{}, accounts, rowsOf(g, &g.accounts, accountOf, func(a securitygroup.Account) securitygroup.Ref { return a.Ref })), g.opts.Log)
+		reflect(ctx, reflector("serviceaccounts", &metav1.PartialObjectMetadata{}, accounts, policyRowsOf(g, &g.accounts, accountOf, func(a securitygroup.Account) securitygroup.Ref { return a.Ref })), g.opts.Log)
 	})
 	wg.Go(func() { g.save(ctx) })
 	wg.Wait()
@@ -151,8 +151,8 @@ func accountOf(obj any) (securitygroup.Account, error) {
 	return securitygroup.Account{Ref: securitygroup.Ref{Namespace: m.GetNamespace(), Name: m.GetName()}, Labels: m.GetLabels()}, nil
 }
 
-// rowsOf enters the objects of a resource in its mirror.
-func rowsOf[T any](g *GroupPolicies, to *mirror[T], convert func(any) (T, error), ref func(T) securitygroup.Ref) rows[T] {
+// policyRowsOf enters the objects of a resource in its mirror.
+func policyRowsOf[T any](g *GroupPolicies, to *mirror[T], convert func(any) (T, error), ref func(T) securitygroup.Ref) rows[T] {
 	change := func(f func()) {
 		g.mu.Lock()
 		f()
@@ -203,7 +203,7 @@ func (g *GroupPolicies) save(ctx context.Context) {
 func (g *GroupPolicies) write() error {
 	g.mu.Lock()
 	complete := g.seeded || g.policies.listed && g.accounts.listed
-	s := groupPolicySnapshot{Version: groupSnapshotVersion, Policies: slices.Collect(maps.Values(g.policies.rows)), Accounts: slices.Collect(maps.Values(g.accounts.rows))}
+	s := groupPolicySnapshot{Version: groupPolicyVersion, Policies: slices.Collect(maps.Values(g.policies.rows)), Accounts: slices.Collect(maps.Values(g.accounts.rows))}
 	g.mu.Unlock()
 	if g.opts.SnapshotPath == "" || !complete {
 		return nil

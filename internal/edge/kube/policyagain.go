@@ -17,6 +17,7 @@ func (s *policyState) again() {
 	for ref, row := range s.peers.pods {
 		if row.given != nil {
 			put(&s.pending.Pods, ref, row.given)
+			s.account(ref, row.given)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -20,6 +21,8 @@ type PolicyOptions struct {
 	// and nothing of the node, so a snapshot of another node of the same cluster is as good;
 	// the caller removes that of another cluster.
 	SnapshotPath string
+	// KeepPods uses the pods that were saved without policies too; see NeedPods.
+	KeepPods bool
 	// Changed is called after each change that Take returns; it must not block. May be nil.
 	Changed func()
 	Log     *slog.Logger
@@ -34,6 +37,7 @@ type PolicyObjects struct {
 	policies chan struct{} // capacity 1: a policy was added or deleted
 	dirty    chan struct{} // capacity 1: the snapshot on disk is outdated
 	moved    chan struct{} // capacity 1: the pods on disk are outdated
+	needed   atomic.Bool   // pods are watched without policies as well
 
 	mu    sync.Mutex
 	known policyState
@@ -45,6 +49,8 @@ type PolicyChanges struct {
 	Policies   map[policy.Ref]*PolicyObject  // nil: deleted
 	Namespaces map[string]*labels.Set        // nil: deleted
 	Pods       map[policy.PodRef]*policy.Pod // nil: deleted, ended, or without an address
+	// Accounts are the service accounts of Pods; empty for static pods.
+	Accounts map[policy.PodRef]string
 	// Since is when the first of these changes was received; zero: none was since the last call.
 	Since time.Time
 }
@@ -107,8 +113,19 @@ func (p *PolicyObjects) Known() bool {
 func (p *PolicyObjects) Synced() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.known.listed() && (len(p.known.policies) == 0 || p.known.synced.pods)
+	return p.known.listed() && (!p.watchesPods() || p.known.synced.pods)
 }
+
+// NeedPods has pods watched although there is no policy, or ends that: other objects than policies
+// depend on them.
+func (p *PolicyObjects) NeedPods(needed bool) {
+	if p.needed.Swap(needed) != needed {
+		signal(p.policies)
+	}
+}
+
+// watchesPods reports whether pods are watched, or are to be. The caller holds the lock.
+func (p *PolicyObjects) watchesPods() bool { return p.needed.Load() || len(p.known.policies) > 0 }
 
 // Any reports whether at least one policy is known.
 func (p *PolicyObjects) Any() bool {

@@ -16,6 +16,7 @@ type peer struct {
 	ref      policy.PodRef
 	pod      *policy.Pod           // as the API has it; nil if it has no address of its own
 	given    *policy.Pod           // what Take returned or will return
+	account  string                // with it
 	template *template             // keeps what the pod shares
 	node     unique.Handle[string] // keeps the name that the pod shares
 	rank     rank
@@ -58,8 +59,8 @@ func (s *peers) set(next *peer, changed func(policy.PodRef, *policy.Pod)) {
 	}
 	var touched []netip.Addr
 	if was != nil {
-		next.given = was.given
-		if next.pod != nil && samePod(was.pod, next.pod) {
+		next.given, next.account = was.given, was.account
+		if next.pod != nil && samePod(was.pod, next.pod) && was.template.account == next.template.account {
 			next.pod, next.template, next.node = was.pod, was.template, was.node
 			if was.rank == next.rank {
 				return
@@ -128,10 +129,14 @@ func before(a, b *peer) int {
 // give calls changed if a pod is another now than when it was given.
 func (s *peers) give(p *peer, changed func(policy.PodRef, *policy.Pod)) {
 	now := s.view(p)
-	if now == p.given || now != nil && p.given != nil && samePod(now, p.given) {
+	account := ""
+	if now != nil {
+		account = p.template.account
+	}
+	if account == p.account && (now == p.given || now != nil && p.given != nil && samePod(now, p.given)) {
 		return
 	}
-	p.given = now
+	p.given, p.account = now, account
 	changed(p.ref, now)
 }
 

@@ -35,6 +35,7 @@ type savedTemplate struct {
 	Namespace string      `json:"namespace"`
 	Labels    labels.Set  `json:"labels,omitempty"`
 	Ports     []savedPort `json:"ports,omitempty"`
+	Account   string      `json:"account,omitempty"`
 }
 
 // savedPort is policy.NamedPort.
@@ -128,7 +129,7 @@ func encodePeers(w io.Writer, list []*peer) error {
 	enc := json.NewEncoder(text)
 	err := enc.Encode(peersHeader{policySnapshotVersion, len(templates.list), len(nodes.list), len(list)})
 	for _, t := range templates.list {
-		saved := savedTemplate{Namespace: t.namespace, Labels: t.labels}
+		saved := savedTemplate{Namespace: t.namespace, Labels: t.labels, Account: t.account}
 		for _, port := range t.ports {
 			saved.Ports = append(saved.Ports, savedPort(port))
 		}
@@ -245,7 +246,7 @@ func (c *podConverter) saved(s savedPeer, templates []savedTemplate, nodes []str
 	if s.Template < 0 || s.Template >= len(templates) || s.Node < 0 || s.Node >= len(nodes) {
 		return nil, fmt.Errorf("pod %q refers to what is not in the file", s.Name)
 	}
-	t := template{namespace: templates[s.Template].Namespace, labels: templates[s.Template].Labels}
+	t := template{namespace: templates[s.Template].Namespace, labels: templates[s.Template].Labels, account: templates[s.Template].Account}
 	for _, port := range templates[s.Template].Ports {
 		t.ports = append(t.ports, policy.NamedPort(port))
 	}

@@ -34,16 +34,17 @@ type template struct {
 	namespace string
 	labels    labels.Set
 	ports     []policy.NamedPort
+	account   string                  // the service account
 	shared    []unique.Handle[string] // keep the strings in the table of package unique
 }
 
 func (t *template) equal(o *template) bool {
-	return t.namespace == o.namespace && maps.Equal(t.labels, o.labels) && slices.Equal(t.ports, o.ports)
+	return t.namespace == o.namespace && t.account == o.account && maps.Equal(t.labels, o.labels) && slices.Equal(t.ports, o.ports)
 }
 
 // hash does not depend on the order of a map.
 func (t *template) hash(seed maphash.Seed) uint64 {
-	h := maphash.String(seed, t.namespace)
+	h := maphash.String(seed, t.namespace) + maphash.Comparable(seed, t.account)
 	for k, v := range t.labels {
 		h += maphash.Comparable(seed, [2]string{k, v})
 	}
@@ -61,8 +62,8 @@ func (t *template) intern() *template {
 		out.shared = append(out.shared, h)
 		return h.Value()
 	}
-	out.shared = make([]unique.Handle[string], 0, 1+2*len(t.labels)+len(t.ports))
-	out.namespace = text(t.namespace)
+	out.shared = make([]unique.Handle[string], 0, 2+2*len(t.labels)+len(t.ports))
+	out.namespace, out.account = text(t.namespace), text(t.account)
 	for k, v := range t.labels {
 		out.labels[text(k)] = text(v)
 	}
@@ -114,7 +115,7 @@ func (c *podConverter) row(obj any) (*peer, error) {
 	if in.Status.StartTime != nil {
 		rank.started = in.Status.StartTime.Unix()
 	}
-	return c.peer(ref.Name, in.Spec.NodeName, &template{namespace: in.Namespace, labels: in.Labels, ports: policy.NamedPorts(&in.Spec)}, addresses, rank), nil
+	return c.peer(ref.Name, in.Spec.NodeName, &template{namespace: in.Namespace, labels: in.Labels, ports: policy.NamedPorts(&in.Spec), account: in.Spec.ServiceAccountName}, addresses, rank), nil
 }
 
 func (c *podConverter) peer(name, node string, t *template, addresses []netip.Addr, r rank) *peer {

@@ -211,16 +211,21 @@ func (p *PolicyObjects) update(change func() bool, signals ...chan struct{}) {
 // node lists all pods when a policy comes back.
 const podsLinger = time.Minute
 
-// watchPods watches pods while there is a policy.
+// watchPods watches pods while they are needed.
 func (p *PolicyObjects) watchPods(ctx context.Context) {
-	for p.await(ctx, func() bool { return p.Any() }, 0) {
+	needed := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.watchesPods()
+	}
+	for p.await(ctx, needed, 0) {
 		podsCtx, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			p.reflect(podsCtx, p.podReflector())
 		}()
-		p.await(ctx, func() bool { return !p.Any() }, podsLinger)
+		p.await(ctx, func() bool { return !needed() }, podsLinger)
 		stop()
 		<-done
 		if ctx.Err() == nil {

@@ -45,7 +45,7 @@ func (p *PolicyObjects) loadSnapshot() {
 		p.setAside(p.opts.SnapshotPath, err)
 		return
 	}
-	if len(p.known.policies) == 0 { // a file of pods is older than the last policy's end
+	if len(p.known.policies) == 0 && !p.opts.KeepPods { // a file of pods is older than the last policy's end
 		if err := os.Remove(p.peersPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.opts.Log.Warn("pods of the policy snapshot not removed", "path", p.peersPath(), "err", err)
 		}

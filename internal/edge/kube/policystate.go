@@ -60,9 +60,19 @@ func (s *policyState) setPod(row *peer) bool {
 	changed := false
 	s.peers.set(row, func(ref policy.PodRef, pod *policy.Pod) {
 		put(&s.pending.Pods, ref, pod)
+		s.account(ref, pod)
 		changed = true
 	})
 	return changed
+}
+
+// account enters the service account of a pod that was entered.
+func (s *policyState) account(ref policy.PodRef, pod *policy.Pod) {
+	account := ""
+	if pod != nil {
+		account = s.peers.pods[ref].template.account
+	}
+	put(&s.pending.Accounts, ref, account)
 }
 
 // replacePolicies enters the API server's list. As of the lists of the other resources, the
@@ -120,6 +130,7 @@ func (s *policyState) forgetPods() bool {
 	for ref, row := range s.peers.pods {
 		if row.given != nil {
 			put(&s.pending.Pods, ref, nil)
+			s.account(ref, nil)
 		}
 	}
 	s.peers, s.synced.pods = peers{}, false

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/policy"
 )
 
@@ -26,16 +27,20 @@ const (
 	sharedTries  = 3
 )
 
-// PolicyWarning writes a Warning event about a NetworkPolicy. Every node with a pod that the policy
+// PolicyWarning writes a Warning event about a NetworkPolicy, or a SecurityGroup of the cluster. Every node with a pod that the policy
 // selects may call it with the same text: the name of the event is made of its content, so that the
 // API server creates one, and answers the other nodes that it exists.
 func (e *Events) PolicyWarning(ref policy.Ref, uid, reason, message string) {
 	const longest = 200 // of 253 characters of a name
 	sum := sha256.Sum256([]byte(ref.String() + "\x00" + uid + "\x00" + reason + "\x00" + message))
 	now := metav1.Now()
+	about := corev1.ObjectReference{APIVersion: "networking.k8s.io/v1", Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(uid)}
+	if ref.Namespace == "" { // events of objects without a namespace are in this one
+		about.APIVersion, ref.Namespace = trunkline.GroupVersion().String(), metav1.NamespaceDefault
+	}
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: ref.Namespace, Name: fmt.Sprintf("%.*s.%x", longest, ref.Name, sum[:8])},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "networking.k8s.io/v1", Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(uid)},
+		InvolvedObject: about,
 		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source: corev1.EventSource{Component: Component, Host: e.node}, ReportingController: Component, ReportingInstance: e.node,
 	}

@@ -272,7 +272,8 @@ func kindOf(resource string) string {
 		"pods": "Pod", "nodes": "Node", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment",
 		"namespaces": "Namespace", "networkpolicies": "NetworkPolicy",
 		"nodenetworks": "NodeNetwork", "brakes": "Brake", "cninodes": "CNINode",
-		"securitygrouppolicies": "SecurityGroupPolicy", "serviceaccounts": "ServiceAccount", "mutatingadmissionpolicies": "MutatingAdmissionPolicy",
+		"serviceaccounts": "ServiceAccount", "securitygroups": "SecurityGroup", "securitygrouppolicies": "SecurityGroupPolicy",
+		"mutatingadmissionpolicies": "MutatingAdmissionPolicy",
 	}[resource[strings.LastIndex(resource, "/")+1:]]
 }
 

@@ -1,0 +1,211 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/grouprules"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// GroupOptions of GroupObjects.
+type GroupOptions struct {
+	Client *Client
+	// SnapshotPath is the file that all objects are saved to; empty saves none. The content at
+	// start is used until the API server has listed the objects. It holds nothing of the node.
+	SnapshotPath string
+	// Changed is called after each change of State; it must not block. May be nil.
+	Changed func()
+	Log     *slog.Logger
+}
+
+// GroupObjects reflects what security groups of pods without branches depend on: the
+// SecurityGroupPolicies, the labels of the service accounts, and the SecurityGroups that the
+// controller has read from EC2. Its methods may be called from any goroutine and before Run.
+type GroupObjects struct {
+	opts  GroupOptions
+	vpc   rest.Interface // vpcresources.k8s.aws/v1beta1
+	dirty chan struct{}  // capacity 1: the snapshot on disk is outdated
+
+	mu    sync.Mutex
+	known groupState
+}
+
+// GroupState is what is known at one time. It must not be modified.
+type GroupState struct {
+	Version  uint64 // greater for each change
+	Policies []securitygroup.Policy
+	Accounts map[securitygroup.Ref]*securitygroup.Account
+	Groups   map[vpc.SecurityGroupID]GroupObject
+}
+
+// GroupObject is a SecurityGroup of the API, as a value.
+type GroupObject struct {
+	Group grouprules.Group
+	VPC   vpc.ID
+	UID   string
+	// Problems are the parts of the object that could not be read. They allow nothing.
+	Problems   []string
+	Generation int64
+}
+
+// NewGroupObjects reads the snapshot. One that cannot be read is set aside as SnapshotPath.corrupt
+// and logged; nothing is known then until the API server has listed the objects.
+func NewGroupObjects(o GroupOptions) (*GroupObjects, error) {
+	client, err := groupClient(o.Client.Config, vpcresources.GroupVersion(), vpcresources.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	g := &GroupObjects{opts: o, vpc: client, dirty: make(chan struct{}, 1), known: newGroupState()}
+	if o.SnapshotPath != "" {
+		g.load()
+	}
+	return g, nil
+}
+
+// Known reports whether the objects come from the API server or a snapshot.
+func (g *GroupObjects) Known() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known.seeded || g.known.listed()
+}
+
+// Synced reports whether the objects come from the API server. It stays true when the server
+// becomes unreachable later.
+func (g *GroupObjects) Synced() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known.listed()
+}
+
+// State is what is known now. Without a change it is the same as that of the last call.
+func (g *GroupObjects) State() *GroupState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known.state()
+}
+
+// Run watches until ctx ends, then returns nil. It retries without a limit while the server
+// does not respond. A definition that does not exist is an interruption as any other: what is not
+// served is not known to be absent.
+func (g *GroupObjects) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, r := range []*cache.Reflector{g.policyReflector(), g.accountReflector(), g.groupReflector()} {
+		wg.Go(func() { reflect(ctx, r, g.opts.Log) })
+	}
+	if g.opts.SnapshotPath != "" {
+		wg.Go(func() { g.save(ctx) })
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// policyReflector reflects the SecurityGroupPolicies, by a client with a fixed resource.
+func (g *GroupObjects) policyReflector() *cache.Reflector {
+	lw := cache.NewListWatchFromClient(g.vpc, vpcresources.ResourceSecurityGroupPolicies, metav1.NamespaceAll, fields.Everything())
+	return reflector(vpcresources.ResourceSecurityGroupPolicies, &vpcresources.SecurityGroupPolicy{}, lw, rowsOf(g, func() *reflected[policySpec] { return &g.known.policies }, policySpecOf))
+}
+
+func (g *GroupObjects) accountReflector() *cache.Reflector {
+	accounts := g.opts.Client.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("serviceaccounts"))
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return accounts.List(ctx, o)
+		},
+		WatchFuncWithContext: accounts.Watch,
+	}
+	return reflector("serviceaccounts", &metav1.PartialObjectMetadata{}, lw, rowsOf(g, func() *reflected[accountLabels] { return &g.known.accounts }, accountLabelsOf))
+}
+
+func (g *GroupObjects) groupReflector() *cache.Reflector {
+	lw := cache.NewListWatchFromClient(g.opts.Client.Trunkline, trunkline.ResourceSecurityGroups, metav1.NamespaceAll, fields.Everything())
+	return reflector(trunkline.ResourceSecurityGroups, &trunkline.SecurityGroup{}, lw, rowsOf(g, func() *reflected[groupSpec] { return &g.known.groups }, groupSpecOf))
+}
+
+// rowsOf is the store of a reflector that enters objects in what is known.
+func rowsOf[T any](g *GroupObjects, of func() *reflected[T], convert func(obj any) (entry[T], error)) rows[entry[T]] {
+	return rows[entry[T]]{
+		convert: convert,
+		set:     func(e entry[T]) { g.update(func() bool { return of().set(e) }) },
+		remove: func(namespace, name string) {
+			g.update(func() bool { return of().remove(securitygroup.Ref{Namespace: namespace, Name: name}) })
+		},
+		replace: func(list []entry[T]) { g.update(func() bool { return of().replace(list) }) },
+	}
+}
+
+func (g *GroupObjects) update(change func() bool) {
+	g.mu.Lock()
+	changed := change()
+	if changed {
+		g.known.changed()
+	}
+	g.mu.Unlock()
+	if !changed {
+		return
+	}
+	signal(g.dirty)
+	if g.opts.Changed != nil {
+		g.opts.Changed()
+	}
+}
+
+// entry is an object as it is kept.
+type entry[T any] struct {
+	Ref   securitygroup.Ref `json:"ref"`
+	Value T                 `json:"value"`
+}
+
+// policySpec is what is kept of a SecurityGroupPolicy.
+type policySpec struct {
+	Spec vpcresources.SecurityGroupPolicySpec `json:"spec"`
+}
+
+func policySpecOf(obj any) (entry[policySpec], error) {
+	in, ok := obj.(*vpcresources.SecurityGroupPolicy)
+	if !ok {
+		return entry[policySpec]{}, fmt.Errorf("convert %T: not a SecurityGroupPolicy", obj)
+	}
+	return entry[policySpec]{securitygroup.Ref{Namespace: in.Namespace, Name: in.Name}, policySpec{in.Spec}}, nil
+}
+
+// accountLabels is what is kept of a service account.
+type accountLabels struct {
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+func accountLabelsOf(obj any) (entry[accountLabels], error) {
+	in, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return entry[accountLabels]{}, fmt.Errorf("convert %T: not the metadata of a ServiceAccount", obj)
+	}
+	return entry[accountLabels]{securitygroup.Ref{Namespace: in.Namespace, Name: in.Name}, accountLabels{in.Labels}}, nil
+}
+
+// groupSpec is what is kept of a SecurityGroup.
+type groupSpec struct {
+	UID        string                      `json:"uid"`
+	Generation int64                       `json:"generation"`
+	Spec       trunkline.SecurityGroupSpec `json:"spec"`
+}
+
+func groupSpecOf(obj any) (entry[groupSpec], error) {
+	in, ok := obj.(*trunkline.SecurityGroup)
+	if !ok {
+		return entry[groupSpec]{}, fmt.Errorf("convert %T: not a SecurityGroup", obj)
+	}
+	return entry[groupSpec]{securitygroup.Ref{Name: in.Name}, groupSpec{string(in.UID), in.Generation, in.Spec}}, nil
+}

@@ -1,0 +1,208 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"reflect"
+	"time"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/grouprules"
+	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
+)
+
+// groupState is what GroupObjects knows.
+type groupState struct {
+	policies reflected[policySpec]
+	accounts reflected[accountLabels]
+	groups   reflected[groupSpec]
+	seeded   bool // the objects are, or were, those of a snapshot
+	version  uint64
+	built    *GroupState // of this version; nil: to be made
+}
+
+func newGroupState() groupState {
+	return groupState{policies: newReflected[policySpec](), accounts: newReflected[accountLabels](), groups: newReflected[groupSpec]()}
+}
+
+func (s *groupState) listed() bool { return s.policies.listed && s.accounts.listed && s.groups.listed }
+
+func (s *groupState) changed() { s.version, s.built = s.version+1, nil }
+
+func (s *groupState) state() *GroupState {
+	if s.built != nil {
+		return s.built
+	}
+	s.built = &GroupState{
+		Version: s.version, Accounts: make(map[securitygroup.Ref]*securitygroup.Account, len(s.accounts.objects)),
+		Groups: make(map[vpc.SecurityGroupID]GroupObject, len(s.groups.objects)),
+	}
+	for ref, p := range s.policies.objects {
+		s.built.Policies = append(s.built.Policies, securitygroup.Policy{
+			Ref: ref, PodSelector: p.Spec.PodSelector, ServiceAccountSelector: p.Spec.ServiceAccountSelector, Groups: p.Spec.SecurityGroups.Groups,
+		})
+	}
+	for ref, a := range s.accounts.objects {
+		s.built.Accounts[ref] = &securitygroup.Account{Ref: ref, Labels: a.Labels}
+	}
+	for ref, g := range s.groups.objects {
+		s.built.Groups[vpc.SecurityGroupID(ref.Name)] = groupObject(ref.Name, g)
+	}
+	return s.built
+}
+
+// reflected are the objects of a resource.
+type reflected[T any] struct {
+	objects map[securitygroup.Ref]T
+	listed  bool // by the API server
+}
+
+func newReflected[T any]() reflected[T] { return reflected[T]{objects: map[securitygroup.Ref]T{}} }
+
+func (r *reflected[T]) set(e entry[T]) bool {
+	if was, known := r.objects[e.Ref]; known && reflect.DeepEqual(was, e.Value) {
+		return false
+	}
+	r.objects[e.Ref] = e.Value
+	return true
+}
+
+func (r *reflected[T]) remove(ref securitygroup.Ref) bool {
+	_, known := r.objects[ref]
+	delete(r.objects, ref)
+	return known
+}
+
+// replace enters the API server's list; the first is a change in any case.
+func (r *reflected[T]) replace(list []entry[T]) bool {
+	changed := !r.listed
+	r.listed = true
+	kept := make(map[securitygroup.Ref]bool, len(list))
+	for _, e := range list {
+		kept[e.Ref] = true
+		changed = r.set(e) || changed
+	}
+	for ref := range r.objects {
+		if !kept[ref] {
+			changed = r.remove(ref) || changed
+		}
+	}
+	return changed
+}
+
+// groupObject reads a group. What cannot be read allows nothing: a member, or a rule.
+func groupObject(name string, g groupSpec) GroupObject {
+	out := GroupObject{VPC: vpc.ID(g.Spec.VPCID), UID: g.UID, Generation: g.Generation, Group: grouprules.Group{ID: vpc.SecurityGroupID(name)}}
+	for _, text := range g.Spec.NotUsed {
+		out.Problems = append(out.Problems, text+"; it allows nothing")
+	}
+	prefixes := func(field string, texts []string) (list []netip.Prefix) {
+		for _, text := range texts {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				out.Problems = append(out.Problems, fmt.Sprintf("%s: %q is no address range; it allows nothing", field, text))
+				continue
+			}
+			list = append(list, p)
+		}
+		return list
+	}
+	out.Group.Members, out.Group.Pools = prefixes("spec.members", g.Spec.Members), prefixes("spec.pools", g.Spec.Pools)
+	for _, r := range g.Spec.Rules {
+		rule := grouprules.Rule{
+			ID: r.ID, Direction: policy.Egress, Protocol: int(r.Protocol), From: int(r.FromPort), To: int(r.ToPort),
+			Prefixes: prefixes("rule "+r.ID, r.Prefixes), Group: vpc.SecurityGroupID(r.GroupID), Unusable: r.Unusable,
+		}
+		switch r.Direction {
+		case trunkline.RuleEgress:
+		case trunkline.RuleIngress:
+			rule.Direction = policy.Ingress
+		default:
+			rule.Unusable = fmt.Sprintf("the direction %q is unknown", r.Direction)
+		}
+		out.Group.Rules = append(out.Group.Rules, rule)
+	}
+	return out
+}
+
+// groupSnapshot is the objects as they are saved to disk, in the API's form.
+type groupSnapshot struct {
+	Version  int                    `json:"version"`
+	Policies []entry[policySpec]    `json:"policies"`
+	Accounts []entry[accountLabels] `json:"accounts"`
+	Groups   []entry[groupSpec]     `json:"groups"`
+}
+
+// groupSnapshotVersion is the layout of the file that this build writes and reads.
+const groupSnapshotVersion = 1
+
+func (r *reflected[T]) entries() (list []entry[T]) {
+	for ref, value := range r.objects {
+		list = append(list, entry[T]{ref, value})
+	}
+	return list
+}
+
+func (r *reflected[T]) enter(list []entry[T]) {
+	for _, e := range list {
+		r.set(e)
+	}
+}
+
+// load enters what the last agent of the node saved.
+func (g *GroupObjects) load() {
+	path := g.opts.SnapshotPath
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var s groupSnapshot
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err == nil && s.Version != groupSnapshotVersion {
+		err = fmt.Errorf("it has version %d, this build reads %d", s.Version, groupSnapshotVersion)
+	}
+	if err != nil {
+		aside := path + ".corrupt"
+		moved := errors.Join(atomicfile.Write(aside, text, 0o600), os.Remove(path))
+		g.opts.Log.Error("security group snapshot not used", "path", path, "aside", aside, "err", errors.Join(err, moved))
+		return
+	}
+	g.known.policies.enter(s.Policies)
+	g.known.accounts.enter(s.Accounts)
+	g.known.groups.enter(s.Groups)
+	g.known.seeded = true
+	g.known.changed()
+}
+
+// save saves the objects after changes, at most once per saveEvery, once the API server has listed
+// them.
+func (g *GroupObjects) save(ctx context.Context) {
+	path := g.opts.SnapshotPath
+	saveAfter(ctx, g.dirty, func() time.Duration {
+		g.mu.Lock()
+		listed := g.known.listed()
+		s := groupSnapshot{groupSnapshotVersion, g.known.policies.entries(), g.known.accounts.entries(), g.known.groups.entries()}
+		g.mu.Unlock()
+		if !listed {
+			return 0
+		}
+		text, err := json.Marshal(s)
+		if err == nil {
+			err = errors.Join(atomicfile.RemoveLeftovers(path), atomicfile.Write(path, text, 0o600))
+		}
+		if err != nil {
+			g.opts.Log.Warn("security group snapshot not saved", "path", path, "err", err)
+		}
+		return saveEvery
+	})
+}
