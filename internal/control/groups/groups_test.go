@@ -1,0 +1,231 @@
+package groups_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trunkline/trunkline/internal/control/groups"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/grouprules"
+	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+const (
+	web = vpc.SecurityGroupID("sg-0000000a")
+	db  = vpc.SecurityGroupID("sg-0000000b")
+)
+
+// objects are what a cluster has: both kinds of objects.
+type objects struct {
+	known, synced, needed bool
+	changes               kube.PolicyChanges
+	all                   map[policy.PodRef]*policy.Pod
+	state                 *kube.GroupState
+}
+
+func (o *objects) Known() bool          { return o.known }
+func (o *objects) Synced() bool         { return o.synced }
+func (o *objects) Any() bool            { return false }
+func (o *objects) NeedPods(needed bool) { o.needed = needed }
+func (o *objects) Again() {
+	o.changes.Pods = o.all
+}
+
+func (o *objects) Take() kube.PolicyChanges {
+	defer func() { o.changes = kube.PolicyChanges{} }()
+	return o.changes
+}
+
+// groupObjects have no changes of their own.
+type groupObjects struct{ *objects }
+
+func (g groupObjects) State() *kube.GroupState { return g.state }
+
+// cluster has the pods web, db and plain, a policy for each of the first two, and their groups.
+func cluster() (*objects, *groups.Objects) {
+	o := &objects{known: true, synced: true, all: map[policy.PodRef]*policy.Pod{}, state: &kube.GroupState{
+		Policies: []securitygroup.Policy{give("web", web), give("db", db)},
+		Groups: map[vpc.SecurityGroupID]kube.GroupObject{
+			web: {VPC: "vpc-1", UID: "u", Group: grouprules.Group{ID: web, Rules: []grouprules.Rule{{ID: "sgr-1", Protocol: 1, Group: db}}}},
+			db:  {VPC: "vpc-1", Problems: []string{"odd"}, Group: grouprules.Group{ID: db, Pools: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/32")}}},
+		},
+	}}
+	for i, name := range []string{"web", "db", "plain"} {
+		p := &policy.Pod{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}}
+		o.all[p.Ref()] = p
+	}
+	o.changes.Pods = o.all
+	return o, groups.New(o, groupObjects{o}, "vpc-1", 0)
+}
+
+func give(app string, ids ...vpc.SecurityGroupID) securitygroup.Policy {
+	p := securitygroup.Policy{Ref: securitygroup.Ref{Namespace: "shop", Name: app}, PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}
+	for _, id := range ids {
+		p.Groups = append(p.Groups, string(id))
+	}
+	return p
+}
+
+// edit replaces the policies, in another state.
+func (o *objects) edit(policies ...securitygroup.Policy) {
+	next := *o.state
+	next.Version++
+	next.Policies = policies
+	o.state = &next
+}
+
+// labelsOf are the labels of groups of a pod in changes; false if the pod is not in them.
+func labelsOf(c kube.PolicyChanges, name string) (string, bool) {
+	p, changed := c.Pods[policy.PodRef{Namespace: "shop", Name: name}]
+	if !changed || p == nil {
+		return "", changed
+	}
+	var keys []string
+	for key := range p.Labels {
+		if key != "app" {
+			keys = append(keys, strings.NewReplacer(".groups.trunkline.dev", "", "groups.trunkline.dev/", "").Replace(key))
+		}
+	}
+	slices.Sort(keys)
+	return strings.Join(keys, " "), true
+}
+
+func expect(t *testing.T, c kube.PolicyChanges, want map[string]string) {
+	t.Helper()
+	for _, name := range []string{"web", "db", "plain"} {
+		got, changed := labelsOf(c, name)
+		if text, wanted := want[name]; changed != wanted || got != text {
+			t.Errorf("pod %s: changed %v with %q, want %v with %q", name, changed, got, wanted, text)
+		}
+	}
+}
+
+const (
+	inWeb = "isolated member/sg-0000000a subject/sg-0000000a"
+	inDB  = "isolated member/sg-0000000b subject/sg-0000000b"
+)
+
+func TestPodsAreLabelledByTheirGroups(t *testing.T) {
+	o, g := cluster()
+	if !g.Any() || !o.needed || !g.Known() || !g.Synced() {
+		t.Fatal("a SecurityGroupPolicy has packets judged, and pods watched")
+	}
+	c := g.Take()
+	expect(t, c, map[string]string{"web": inWeb, "db": inDB, "plain": "member/sg-0000000b"}) // by its interface
+	for name, problems := range map[string][]string{
+		string(web): {"rule sgr-1: ICMP cannot be enforced in the node, only all protocols together; it allows nothing"}, string(db): {"odd"},
+		grouprules.Implicit: nil, grouprules.Unfiltered: nil,
+	} {
+		object := c.Policies[policy.Ref{Kind: grouprules.Kind, Name: name}]
+		if object == nil || !slices.Equal(object.Problems, problems) {
+			t.Errorf("policy %s: %+v", name, object)
+		}
+	}
+	if c := g.Take(); len(c.Pods)+len(c.Policies) != 0 {
+		t.Errorf("without a change: %+v", c)
+	}
+	g.Again()
+	if c := g.Take(); len(c.Pods) != 3 || len(c.Policies) != 4 {
+		t.Errorf("again: %d pods and %d policies", len(c.Pods), len(c.Policies))
+	}
+	if _, forged := o.all[policy.PodRef{Namespace: "shop", Name: "web"}].Labels["groups.trunkline.dev/isolated"]; forged {
+		t.Error("a pod of the API was modified")
+	}
+}
+
+func TestAChangeOfPoliciesReturnsThePodsOfWhichTheGroupsChange(t *testing.T) {
+	o, g := cluster()
+	g.Take()
+	o.edit(give("web", web), give("db", db, web))
+	c := g.Take()
+	expect(t, c, map[string]string{"db": "isolated member/sg-0000000a member/sg-0000000b subject/sg-0000000a subject/sg-0000000b"})
+	if len(c.Policies) != 0 {
+		t.Errorf("policies %v", c.Policies)
+	}
+	o.edit()
+	c = g.Take()
+	expect(t, c, map[string]string{"web": "", "db": ""}) // a pod without groups has those of its interface
+	for ref, object := range c.Policies {
+		if object != nil {
+			t.Errorf("policy %s without a SecurityGroupPolicy", ref)
+		}
+	}
+	if len(c.Policies) != 4 || o.needed {
+		t.Errorf("%d policies end, pods needed: %v", len(c.Policies), o.needed)
+	}
+}
+
+func TestARefusedPodKeepsTheGroupsThatItHas(t *testing.T) {
+	o, g := cluster()
+	g.Take()
+	o.edit(give("web", web, "sg-00000099"), give("db", db), give("plain", "sg-00000099"))
+	expect(t, g.Take(), map[string]string{"plain": "isolated"}) // which had none: it is cut off
+	o.edit(give("db", db))
+	g.Take()
+	o.edit(give("web", "sg-00000099"), give("db", db))
+	expect(t, g.Take(), map[string]string{"web": "isolated"}) // released in between
+	o.changes.Pods = map[policy.PodRef]*policy.Pod{{Namespace: "shop", Name: "db"}: nil}
+	if c := g.Take(); len(c.Pods) != 1 {
+		t.Errorf("a deleted pod: %v", c.Pods)
+	}
+	o.edit(give("db", "sg-00000099"))
+	o.changes.Pods = map[policy.PodRef]*policy.Pod{{Namespace: "shop", Name: "db"}: o.all[policy.PodRef{Namespace: "shop", Name: "db"}]}
+	if got, _ := labelsOf(g.Take(), "db"); got != "isolated" {
+		t.Errorf("another pod of the name has %q", got)
+	}
+}
+
+// next is the component of control/policy.
+type next struct{ admitted []kube.Pod }
+
+func (n *next) Admit(_ context.Context, p kube.Pod) error {
+	n.admitted = append(n.admitted, p)
+	return nil
+}
+func (n *next) Ready(context.Context, endpoint.Endpoint, int) error { return nil }
+
+func TestAPodIsRefusedUnlessItsGroupsCanBeApplied(t *testing.T) {
+	pod := func(app, account string) kube.Pod {
+		return kube.Pod{PodRef: kube.PodRef{Namespace: "shop", Name: app}, Labels: map[string]string{"app": app}, ServiceAccount: account}
+	}
+	byAccount := securitygroup.Policy{Ref: securitygroup.Ref{Namespace: "shop", Name: "account"}, ServiceAccountSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Groups: []string{string(web)}}
+	for name, c := range map[string]struct {
+		pod    kube.Pod
+		change func(*objects)
+		want   error
+		text   string
+	}{
+		"its group is known":          {pod("web", ""), func(*objects) {}, nil, ""},
+		"no policy selects it":        {pod("plain", ""), func(*objects) {}, nil, ""},
+		"nothing is known":            {pod("plain", ""), func(o *objects) { o.known = false }, nil, "are not known to this node"},
+		"its group was not read":      {pod("web", ""), func(o *objects) { o.edit(give("web", "sg-00000099")) }, securitygroup.ErrGroupNotRead, "shop/web"},
+		"its group is of another VPC": {pod("web", ""), func(o *objects) { o.state.Groups[web] = kube.GroupObject{VPC: "vpc-2"} }, securitygroup.ErrForeignGroup, ""},
+		"its group is no id":          {pod("web", ""), func(o *objects) { o.edit(give("web", "web")) }, securitygroup.ErrMalformedGroup, ""},
+		"its account is not known":    {pod("plain", "x"), func(o *objects) { o.edit(byAccount) }, securitygroup.ErrNoAccount, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, g := cluster()
+			c.change(o)
+			n := &next{}
+			err := groups.Component{Objects: g, Next: n}.Admit(t.Context(), c.pod)
+			if refused := c.want != nil || c.text != ""; (err != nil) != refused || len(n.admitted) == 1 == refused {
+				t.Fatalf("error %v, admitted %v", err, n.admitted)
+			}
+			if c.want != nil && !errors.Is(err, c.want) || c.text != "" && !strings.Contains(err.Error(), c.text) {
+				t.Errorf("error %v, want %v with %q", err, c.want, c.text)
+			}
+			if err == nil && name == "its group is known" && n.admitted[0].Labels[grouprules.SubjectLabel(web)] == "" {
+				t.Errorf("admitted with the labels %v", n.admitted[0].Labels)
+			}
+		})
+	}
+}

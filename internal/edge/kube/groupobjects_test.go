@@ -1,0 +1,242 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+)
+
+const (
+	groupPoliciesPath = "/apis/vpcresources.k8s.aws/v1beta1/securitygrouppolicies"
+	securityGroups    = "/apis/trunkline.dev/v1alpha1/securitygroups"
+	accountsPath      = "/api/v1/serviceaccounts"
+)
+
+// reflecting is GroupObjects that run.
+type reflecting struct {
+	*GroupObjects
+	t       *testing.T
+	changed chan struct{}
+	stop    func()
+}
+
+func reflectGroups(t *testing.T, server *kubetest.Server, snapshot string) *reflecting {
+	t.Helper()
+	client, err := FromREST(server.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reflecting{t: t, changed: make(chan struct{}, 1)}
+	r.GroupObjects, err = NewGroupObjects(GroupOptions{Client: client, SnapshotPath: snapshot, Log: slog.New(slog.DiscardHandler), Changed: func() { signal(r.changed) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { _ = r.Run(ctx) })
+	r.stop = func() { cancel(); done.Wait() }
+	t.Cleanup(r.stop)
+	return r
+}
+
+// until waits until a condition holds after a change.
+func (r *reflecting) until(what string, holds func() bool) {
+	r.t.Helper()
+	end := time.NewTimer(30 * time.Second)
+	defer end.Stop()
+	for !holds() {
+		select {
+		case <-r.changed:
+		case <-end.C:
+			r.t.Fatalf("%s: not so after 30 s; %+v", what, r.State())
+		}
+	}
+}
+
+func groupServer(t *testing.T) *kubetest.Server {
+	t.Helper()
+	s := kubetest.New(t)
+	s.Put(groupPoliciesPath, &vpcresources.SecurityGroupPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: vpcresources.GroupVersion().String(), Kind: vpcresources.KindSecurityGroupPolicy},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+		Spec: vpcresources.SecurityGroupPolicySpec{
+			PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, SecurityGroups: vpcresources.GroupIDs{Groups: []string{"sg-0000000a"}},
+		},
+	})
+	s.Put(accountsPath, &corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "default", Labels: map[string]string{"a": "b"}}})
+	putGroup(s, trunkline.SecurityGroupSpec{
+		Members: []string{"10.0.0.4/32", "10.0.0.300/32"}, NotUsed: []string{"interface eni-1: no address"},
+		Rules: []trunkline.SecurityGroupRule{
+			{ID: "sgr-1", Direction: trunkline.RuleIngress, Protocol: 6, FromPort: 80, ToPort: 90, Prefixes: []string{"10.0.0.0/8"}},
+			{ID: "sgr-2", Direction: trunkline.RuleEgress, Protocol: -1, FromPort: -1, ToPort: -1, GroupID: "sg-0000000a"},
+			{ID: "sgr-3", Direction: "Sideways", Protocol: -1, FromPort: -1, ToPort: -1, GroupID: "sg-0000000a"},
+		},
+	})
+	return s
+}
+
+func putGroup(s *kubetest.Server, spec trunkline.SecurityGroupSpec) {
+	spec.VPCID = "vpc-1"
+	s.Put(securityGroups, &trunkline.SecurityGroup{
+		TypeMeta: metav1.TypeMeta{APIVersion: trunkline.GroupVersion().String(), Kind: "SecurityGroup"}, ObjectMeta: metav1.ObjectMeta{Name: "sg-0000000a"}, Spec: spec,
+	})
+}
+
+func TestGroupsArePartlyReadWhereAPartIsOdd(t *testing.T) {
+	r := reflectGroups(t, groupServer(t), "")
+	r.until("synced", r.Synced)
+	g := r.State().Groups["sg-0000000a"]
+	if len(g.Group.Members) != 1 || len(g.Group.Rules) != 3 || g.VPC != "vpc-1" {
+		t.Fatalf("group %+v", g)
+	}
+	want := []string{"interface eni-1: no address; it allows nothing", `spec.members: "10.0.0.300/32" is no address range; it allows nothing`}
+	if !reflect.DeepEqual(g.Problems, want) {
+		t.Errorf("problems %q, want %q", g.Problems, want)
+	}
+	for i, unusable := range []bool{false, false, true} {
+		if rule := g.Group.Rules[i]; (rule.Unusable != "") != unusable {
+			t.Errorf("rule %+v: unusable should be %v", rule, unusable)
+		}
+	}
+}
+
+func TestGroupsAreFollowedAndUnchangedStatesAreTheSame(t *testing.T) {
+	s := groupServer(t)
+	r := reflectGroups(t, s, "")
+	r.until("synced", r.Synced)
+	before := r.State()
+	if r.State() != before {
+		t.Error("a state without a change is another")
+	}
+	putGroup(s, trunkline.SecurityGroupSpec{Members: []string{"10.0.0.9/32"}})
+	r.until("the members changed", func() bool {
+		members := r.State().Groups["sg-0000000a"].Group.Members
+		return len(members) == 1 && members[0].String() == "10.0.0.9/32"
+	})
+	if len(before.Groups["sg-0000000a"].Group.Rules) != 3 {
+		t.Error("a state that was returned has changed")
+	}
+	s.Delete(groupPoliciesPath, "shop/web")
+	s.Delete(accountsPath, "shop/default")
+	r.until("policy and account are gone", func() bool { return len(r.State().Policies)+len(r.State().Accounts) == 0 })
+}
+
+func TestADefinitionThatIsNotServedIsNoAbsence(t *testing.T) {
+	for _, path := range []string{groupPoliciesPath, securityGroups, accountsPath} {
+		for _, status := range []int{http.StatusNotFound, http.StatusServiceUnavailable} {
+			s := groupServer(t)
+			s.Refuse(path, status)
+			r := reflectGroups(t, s, "")
+			r.until("two of three are listed", func() bool {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				listed := 0
+				for _, is := range []bool{r.known.policies.listed, r.known.accounts.listed, r.known.groups.listed} {
+					if is {
+						listed++
+					}
+				}
+				return listed == 2
+			})
+			if r.Known() || r.Synced() {
+				t.Errorf("%s answers %d: known %v, synced %v", path, status, r.Known(), r.Synced())
+			}
+			r.stop()
+		}
+	}
+}
+
+func TestASnapshotOfGroupsServesWithoutTheAPIServer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "groups.json")
+	s := groupServer(t)
+	first := reflectGroups(t, s, path)
+	first.until("synced", first.Synced)
+	for end := time.Now().Add(30 * time.Second); ; { // written after the last list
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), "sgr-3") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no snapshot")
+		}
+	}
+	want := first.State()
+	first.stop()
+	s.SetDown(true)
+	second := reflectGroups(t, s, path)
+	if !second.Known() || second.Synced() {
+		t.Fatalf("known %v, synced %v", second.Known(), second.Synced())
+	}
+	got := second.State()
+	if !reflect.DeepEqual(got.Groups, want.Groups) || len(got.Policies) != 1 || !reflect.DeepEqual(got.Accounts, want.Accounts) {
+		t.Errorf("state %+v, want %+v", got, want)
+	}
+	if got.Policies[0].Ref != (securitygroup.Ref{Namespace: "shop", Name: "web"}) || got.Policies[0].ServiceAccountSelector != nil {
+		t.Errorf("policy %+v", got.Policies[0])
+	}
+	second.stop()
+	for _, text := range []string{"{", `{"version":2}`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		third := reflectGroups(t, s, path)
+		if third.Known() {
+			t.Errorf("%s: it is known", text)
+		}
+		third.stop()
+		if aside, err := os.ReadFile(path + ".corrupt"); err != nil || string(aside) != text {
+			t.Errorf("set aside: %q, %v", aside, err)
+		}
+	}
+}
+
+func TestPodsAreWatchedWithoutPoliciesOnRequest(t *testing.T) {
+	s := kubetest.New(t)
+	s.Put("/api/v1/pods", &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+		Spec: corev1.PodSpec{NodeName: "n", ServiceAccountName: "payments"}, Status: corev1.PodStatus{PodIP: "10.0.0.9"},
+	})
+	client, err := FromREST(s.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := make(chan struct{}, 1)
+	p := NewPolicyObjects(PolicyOptions{Client: client, Log: slog.New(slog.DiscardHandler), Changed: func() { signal(changed) }})
+	p.NeedPods(true)
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { _ = p.Run(ctx) })
+	defer done.Wait()
+	defer cancel()
+	end := time.NewTimer(30 * time.Second)
+	defer end.Stop()
+	for {
+		if changes := p.Take(); len(changes.Pods) > 0 {
+			for ref, pod := range changes.Pods {
+				if pod == nil || changes.Accounts[ref] != "payments" {
+					t.Errorf("pod %s: %v of account %q", ref, pod, changes.Accounts[ref])
+				}
+			}
+			return
+		}
+		select {
+		case <-changed:
+		case <-end.C:
+			t.Fatal("no pod")
+		}
+	}
+}
