@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -11,6 +12,7 @@ import (
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
@@ -30,18 +32,19 @@ type Cluster struct {
 	T      testing.TB
 	Server *kubetest.Server
 	Nodes  [2]*Node
+	VPC    vpc.ID
 }
 
-// NewCluster makes a cluster with the namespace shop and its service accounts.
-func NewCluster(t testing.TB) *Cluster {
+// NewCluster makes a cluster in a VPC with the namespace shop and its service accounts.
+func NewCluster(t testing.TB, id vpc.ID) *Cluster {
 	t.Helper()
-	c := &Cluster{T: t, Server: kubetest.New(t)}
+	c := &Cluster{T: t, Server: kubetest.New(t), VPC: id}
 	c.Server.Put(namespacesPath, &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	for name, labels := range map[string]map[string]string{"default": nil, "payments": {"group": "db"}} {
 		c.Server.Put(accountsPath, &corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: labels}})
 	}
 	for i := range c.Nodes {
-		c.Nodes[i] = New(t, i+1, c.Server)
+		c.Nodes[i] = New(t, i+1, c.Server, id)
 	}
 	Connect(c.Nodes[0], c.Nodes[1])
 	return c
@@ -86,7 +89,7 @@ func (c *Cluster) NodeGroup(id string, pools ...string) {
 }
 
 func (c *Cluster) put(id string, spec trunkline.SecurityGroupSpec) {
-	spec.VPCID = string(VPC)
+	spec.VPCID = string(c.VPC)
 	for i := range spec.Rules {
 		spec.Rules[i].ID = fmt.Sprintf("sgr-%08x", i+1)
 	}
@@ -114,12 +117,31 @@ func (c *Cluster) Pod(node int, name, app, account, address string) *Pod {
 	p := &Pod{Address: netip.MustParseAddr(address), Pod: kube.Pod{
 		PodRef: kube.PodRef{Namespace: "shop", Name: name}, UID: "uid-" + name, Labels: map[string]string{"app": app}, ServiceAccount: account,
 	}}
-	if err := c.Nodes[node].Add(p); err != nil {
+	c.known()
+	if err := c.Nodes[node].Retry(p); err != nil {
 		c.T.Fatalf("add pod %s: %v", name, err)
 	}
 	p.Addresses = []netip.Addr{p.Address}
 	c.Show(node, p)
 	return p
+}
+
+// known waits until both nodes know as many policies and groups as the API server has.
+func (c *Cluster) known() {
+	c.T.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for _, n := range c.Nodes {
+		for end := time.Now().Add(Timeout); ; <-tick.C {
+			s := n.groups.State()
+			if len(s.Policies) == len(c.Server.Keys(groupPoliciesPath)) && len(s.Groups) == len(c.Server.Keys(groupsPath)) {
+				break
+			}
+			if time.Now().After(end) {
+				c.T.Fatalf("node %s knows %d policies and %d groups", n.Address, len(s.Policies), len(s.Groups))
+			}
+		}
+	}
 }
 
 // Show has the API server and the node's own watch show a pod as it is now.

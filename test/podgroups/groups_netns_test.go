@@ -26,9 +26,7 @@ const (
 	ops  = "sg-0000000c"
 	node = "sg-0000000d"
 
-	// eventually bounds how long a change may take; deny is how long a connection is tried.
-	eventually = 30 * time.Second
-	deny       = 300 * time.Millisecond
+	deny = 300 * time.Millisecond // for how long a connection is tried
 )
 
 // serve answers connections to ports of a pod.
@@ -74,7 +72,7 @@ func connects(t testing.TB, from *Pod, to netip.Addr, port int) bool {
 // until waits until a connection has a verdict.
 func (c *Cluster) until(want bool, from *Pod, to netip.Addr, port int) {
 	c.T.Helper()
-	for end := time.Now().Add(eventually); connects(c.T, from, to, port) != want; {
+	for end := time.Now().Add(Timeout); connects(c.T, from, to, port) != want; {
 		if time.Now().After(end) {
 			c.T.Fatalf("%s to %s port %d: connects is still %v", from.Name, to, port, !want)
 		}
@@ -96,7 +94,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Cluster: NewCluster(t)}
+	w := &world{Cluster: NewCluster(t, "vpc-0123456789abcdef0")}
 	w.Policy("web", "web", web)
 	w.Policy("db", "db", db)
 	w.Group(web, nil, TCP(trunkline.RuleEgress, 5432, 5432, db))
@@ -115,7 +113,7 @@ func newWorld(t *testing.T) *world {
 // synced waits until both nodes know the objects of the API server.
 func (c *Cluster) synced() {
 	c.T.Helper()
-	ctx, cancel := context.WithTimeout(c.T.Context(), eventually)
+	ctx, cancel := context.WithTimeout(c.T.Context(), Timeout)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -237,7 +235,7 @@ func TestPodsAreRefusedWithoutTheirGroups(t *testing.T) {
 	p := &Pod{Address: netip.MustParseAddr("10.0.1.50"), Pod: w.web.Pod}
 	p.Name, p.UID, p.Labels, p.ServiceAccount = "pay-0", "uid-pay-0", nil, "payments"
 	var err error
-	for end := time.Now().Add(eventually); time.Now().Before(end); {
+	for end := time.Now().Add(Timeout); time.Now().Before(end); {
 		if err = w.Nodes[0].Component.Admit(t.Context(), p.Pod); err != nil {
 			break
 		}
@@ -246,12 +244,46 @@ func TestPodsAreRefusedWithoutTheirGroups(t *testing.T) {
 		t.Fatalf("admitted: %v", err)
 	}
 	w.Group("sg-00000099", nil)
-	for end := time.Now().Add(eventually); err != nil && time.Now().Before(end); {
-		err = w.Nodes[0].Add(p)
-	}
-	if err != nil {
+	if err := w.Nodes[0].Retry(p); err != nil {
 		t.Fatal(err)
 	}
 	w.expect(false, p, w.other.Address, 5432) // from its first packet: the group has no rule
 	w.expect(true, w.plain, w.other.Address, 5432)
+}
+
+func TestGroupsStayInForceWithoutTheAPIServer(t *testing.T) {
+	w := newWorld(t)
+	w.until(true, w.web, w.db.Address, 5432)
+	node := w.Nodes[1]
+	node.Saved(w.web.Name, w.db.Name)
+	w.Server.SetDown(true)
+	node.Stop()
+	w.expect(true, w.web, w.db.Address, 5432) // the programs go on
+	w.expect(false, w.plain, w.db.Address, 5432)
+	node.Start()
+	w.until(true, w.web, w.db.Address, 5432)
+	w.expect(false, w.web, w.db.Address, 22)
+	w.expect(false, w.plain, w.db.Address, 5432)
+	p := &Pod{Address: netip.MustParseAddr("10.0.2.50"), Pod: w.db.Pod}
+	p.Name, p.UID, p.Addresses = "db-1", "uid-db-1", nil
+	if err := node.Retry(p); err != nil {
+		t.Fatal(err)
+	}
+	w.serve(p, 5432)
+	w.expect(false, w.web, p.Address, 5432) // the other node does not know the pod
+	w.expect(false, w.plain, p.Address, 5432)
+	w.expect(false, w.other, p.Address, 5432)
+
+	node.Stop()
+	if err := os.Remove(node.GroupSnapshot()); err != nil {
+		t.Fatal(err)
+	}
+	node.Start()
+	late := &Pod{Address: netip.MustParseAddr("10.0.2.51"), Pod: w.other.Pod}
+	late.Name = "late"
+	if err := node.Add(late); err == nil || !strings.Contains(err.Error(), "the security groups of pods are not known to this node") {
+		t.Errorf("a pod on a node that knows no groups: %v", err)
+	}
+	w.until(true, w.web, w.db.Address, 5432) // what was in force is
+	w.expect(false, w.plain, w.db.Address, 5432)
 }

@@ -7,13 +7,19 @@
 package podgroups
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,9 +44,6 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// VPC is that of the nodes.
-const VPC = vpc.ID("vpc-0123456789abcdef0")
-
 // Node is a node with pods.
 type Node struct {
 	T       testing.TB
@@ -57,6 +60,12 @@ type Node struct {
 	policies *kube.PolicyObjects
 	groups   *kube.GroupObjects
 
+	server *kubetest.Server
+	vpc    vpc.ID
+	bpffs  string
+	saved  string // directory of the snapshots
+	stop   func()
+
 	mu     sync.Mutex
 	pods   []kube.Pod
 	judged ruleset.Programs
@@ -69,10 +78,10 @@ type Pod struct {
 	NS      *testns.NS
 }
 
-// New makes a node with the address 10.0.NUMBER.4 and starts its agent.
-func New(t testing.TB, number int, server *kubetest.Server) *Node {
+// New makes a node with the address 10.0.NUMBER.4 in a VPC and starts its agent.
+func New(t testing.TB, number int, server *kubetest.Server, id vpc.ID) *Node {
 	t.Helper()
-	n := &Node{T: t, NS: testns.New(t, fmt.Sprintf("sgnode%d", number)), Address: netip.AddrFrom4([4]byte{10, 0, byte(number), 4})}
+	n := &Node{T: t, server: server, vpc: id, bpffs: t.TempDir(), saved: t.TempDir(), NS: testns.New(t, fmt.Sprintf("sgnode%d", number)), Address: netip.AddrFrom4([4]byte{10, 0, byte(number), 4})}
 	n.ip("-n", n.NS.Name, "link", "set", "lo", "up")
 	n.ip("-n", n.NS.Name, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0p")
 	n.NS.Do(t, func() {
@@ -80,8 +89,10 @@ func New(t testing.TB, number int, server *kubetest.Server) *Node {
 			t.Fatal(err)
 		}
 	})
+	t.Cleanup(func() { _ = unix.Unmount(n.bpffs, unix.MNT_DETACH) })
 	n.open()
-	n.start(server)
+	n.Start()
+	t.Cleanup(func() { n.Stop() })
 	return n
 }
 
@@ -120,37 +131,37 @@ func (n *Node) open() {
 	n.T.Cleanup(func() { _ = n.store.Close() })
 }
 
-// start starts the agent's controllers.
-func (n *Node) start(server *kubetest.Server) {
+// Start starts the agent's controllers, which adopt what earlier ones left in the kernel.
+func (n *Node) Start() {
 	n.T.Helper()
 	log := slog.New(slog.DiscardHandler)
-	client, err := kube.FromREST(server.REST())
+	client, err := kube.FromREST(n.server.REST())
 	n.must(err)
 	mark := func() { n.Loop.Mark() }
-	n.policies = kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: mark, KeepPods: true})
-	n.groups, err = kube.NewGroupObjects(kube.GroupOptions{Client: client, Log: log, Changed: mark})
+	n.policies = kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: mark, KeepPods: true, SnapshotPath: filepath.Join(n.saved, "policies.json")})
+	n.groups, err = kube.NewGroupObjects(kube.GroupOptions{Client: client, Log: log, Changed: mark, SnapshotPath: n.GroupSnapshot()})
 	n.must(err)
-	n.objects = groups.New(n.policies, n.groups, VPC, 0)
-	bpffs := n.T.TempDir()
-	n.T.Cleanup(func() { _ = unix.Unmount(bpffs, unix.MNT_DETACH) })
+	n.objects = groups.New(n.policies, n.groups, n.vpc, 0)
+	netns := n.NS.Open(n.T)
 	n.Controller = control.New(control.Deps{
 		Log: log, State: n.store, Objects: n.objects, Pods: groups.Pods{Objects: n.objects, Of: n}, Events: n, Links: n.host,
 		Judge: n.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
 		Open: func() (*bpf.Datapath, error) {
-			netns := n.NS.Open(n.T)
-			n.T.Cleanup(func() { _ = netns.Close() })
-			d, _, err := bpf.Open(bpf.Options{BPFFS: bpffs, Dir: "tl-groups", Netns: netns, Log: log, Sizes: map[string]uint32{"tl_connections": 1 << 12}})
+			d, _, err := bpf.Open(bpf.Options{BPFFS: n.bpffs, Dir: pins, Netns: netns, Log: log, Sizes: map[string]uint32{"tl_connections": 1 << 12}})
 			return d, err
 		},
 	})
 	n.Component = groups.Component{Objects: n.objects, Next: n.Controller}
+	if _, err := os.Stat(filepath.Join(n.bpffs, pins)); err == nil {
+		n.must(n.Adopt(n.T.Context()))
+	}
 	n.must(n.restore(n.T.Context()))
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	for _, run := range []func(context.Context) error{n.policies.Run, n.groups.Run, n.Loop.Run, n.Watch} {
 		done.Go(func() { _ = run(ctx) })
 	}
-	n.T.Cleanup(func() {
+	n.stop = sync.OnceFunc(func() {
 		cancel()
 		done.Wait()
 		if err := n.Close(); err != nil {
@@ -158,6 +169,46 @@ func (n *Node) start(server *kubetest.Server) {
 		}
 	})
 }
+
+// pins is the directory of the pins below the bpffs.
+const pins = "tl-groups"
+
+// Stop ends the agent. What it put into the kernel stays.
+func (n *Node) Stop() { n.stop() }
+
+// Saved waits until the snapshots of the node's agent have the groups and these pods of the cluster.
+func (n *Node) Saved(pods ...string) {
+	n.T.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(Timeout); ; <-tick.C {
+		text := n.peers()
+		_, err := os.Stat(n.GroupSnapshot())
+		if err == nil && !slices.ContainsFunc(pods, func(name string) bool { return !strings.Contains(text, strconv.Quote(name)) }) {
+			return
+		}
+		if time.Now().After(end) {
+			n.T.Fatalf("the snapshot has not all of %q: %s; groups: %v", pods, text, err)
+		}
+	}
+}
+
+// peers is the snapshot of the cluster's pods; empty without one.
+func (n *Node) peers() string {
+	f, err := os.Open(filepath.Join(n.saved, "policies.json.peers"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	zip, err := gzip.NewReader(f)
+	n.must(err)
+	text, err := io.ReadAll(zip)
+	n.must(err)
+	return string(text)
+}
+
+// GroupSnapshot is the file with the groups of the node's agent.
+func (n *Node) GroupSnapshot() string { return filepath.Join(n.saved, "groups.json") }
 
 // judge is control/network's Judge.
 func (n *Node) judge(ctx context.Context, by ruleset.Programs) error {
@@ -242,6 +293,22 @@ func (n *Node) Add(p *Pod) error {
 	}
 	if err == nil {
 		err = n.host.Up(ctx, e, index)
+	}
+	return err
+}
+
+// Timeout bounds how long a test waits for what must happen.
+const Timeout = 30 * time.Second
+
+// Retry wires a pod as a kubelet does: it tries again while the pod is refused.
+func (n *Node) Retry(p *Pod) (err error) {
+	n.T.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(Timeout); time.Now().Before(end); <-tick.C {
+		if err = n.Component.Admit(n.T.Context(), p.Pod); err == nil {
+			return n.Add(p)
+		}
 	}
 	return err
 }
