@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -226,6 +229,46 @@ func TestRulesAndPoliciesAreEditedLive(t *testing.T) {
 	w.expect(false, w.web, w.db.Address, 5432) // which the network policy allows, and no group
 	w.Server.Delete(groupsPath, db)
 	w.until(false, w.web, w.db.Address, 22) // what is not known allows nothing
+}
+
+// One pass of the controller after a change of EC2 is enough.
+func TestGroupsOfEC2AreFollowedWithOnePass(t *testing.T) {
+	v := NewVPC(t)
+	w := &world{Cluster: NewCluster(t, v.ID)}
+	feed := v.Feed(t, w.Server)
+	ingress := []types.IpPermission{{IpProtocol: aws.String("tcp"), FromPort: aws.Int32(5432), ToPort: aws.Int32(5432), UserIdGroupPairs: []types.UserIdGroupPair{{GroupId: aws.String(v.Web)}}}}
+	w.Policy("web", "web", v.Web)
+	w.Policy("db", "db", v.DB)
+	for end := time.Now().Add(Timeout); !feed.Policies.Synced() || len(feed.Policies.State().Policies) != 2; {
+		if time.Now().After(end) {
+			t.Fatal("the controller does not know the policies")
+		}
+	}
+	pass := func(change error) {
+		t.Helper()
+		if err := errors.Join(change, feed.Pass(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pass(nil)
+	w.db = w.Pod(1, "db-0", "db", "default", "10.0.2.20")
+	w.web = w.Pod(0, "web-0", "web", "default", "10.0.1.20") // web may send everything, as each new group of EC2
+	w.plain = w.Pod(0, "plain-0", "plain", "default", "10.0.1.21")
+	w.serve(w.db, 5432)
+	w.expect(false, w.web, w.db.Address, 5432)
+	_, err := v.EC2.AuthorizeSecurityGroupIngress(t.Context(), &sdk.AuthorizeSecurityGroupIngressInput{GroupId: aws.String(v.DB), IpPermissions: ingress})
+	pass(err)
+	w.until(true, w.web, w.db.Address, 5432)
+	w.expect(false, w.plain, w.db.Address, 5432)
+	made, err := v.EC2.CreateNetworkInterface(t.Context(), &sdk.CreateNetworkInterfaceInput{SubnetId: aws.String(v.Subnet), Groups: []string{v.Web}, PrivateIpAddress: aws.String(w.plain.Address.String())})
+	pass(err)
+	w.until(true, w.plain, w.db.Address, 5432) // an interface with its address has joined
+	_, err = v.EC2.ModifyNetworkInterfaceAttribute(t.Context(), &sdk.ModifyNetworkInterfaceAttributeInput{NetworkInterfaceId: made.NetworkInterface.NetworkInterfaceId, Groups: []string{v.DB}})
+	pass(err)
+	w.until(false, w.plain, w.db.Address, 5432)
+	_, err = v.EC2.RevokeSecurityGroupIngress(t.Context(), &sdk.RevokeSecurityGroupIngressInput{GroupId: aws.String(v.DB), IpPermissions: ingress})
+	pass(err)
+	w.until(false, w.web, w.db.Address, 5432)
 }
 
 func TestPodsAreRefusedWithoutTheirGroups(t *testing.T) {

@@ -104,7 +104,7 @@ func (g *GroupObjects) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, r := range []*cache.Reflector{g.policyReflector(), g.accountReflector(), g.groupReflector()} {
-		wg.Go(func() { reflect(ctx, r, g.opts.Log) })
+		wg.Go(func() { runReflector(ctx, r, g.opts.Log) })
 	}
 	if g.opts.SnapshotPath != "" {
 		wg.Go(func() { g.save(ctx) })

@@ -122,10 +122,10 @@ func (g *GroupPolicies) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		reflect(ctx, reflector("securitygrouppolicies", &v1beta1.SecurityGroupPolicy{}, policies, policyRowsOf(g, &g.policies, policyOf, func(p securitygroup.Policy) securitygroup.Ref { return p.Ref })), g.opts.Log)
+		runReflector(ctx, reflector("securitygrouppolicies", &v1beta1.SecurityGroupPolicy{}, policies, policyRowsOf(g, &g.policies, policyOf, func(p securitygroup.Policy) securitygroup.Ref { return p.Ref })), g.opts.Log)
 	})
 	wg.Go(func() {
-		reflect(ctx, reflector("serviceaccounts", &metav1.PartialObjectMetadata{}, accounts, policyRowsOf(g, &g.accounts, accountOf, func(a securitygroup.Account) securitygroup.Ref { return a.Ref })), g.opts.Log)
+		runReflector(ctx, reflector("serviceaccounts", &metav1.PartialObjectMetadata{}, accounts, policyRowsOf(g, &g.accounts, accountOf, func(a securitygroup.Account) securitygroup.Ref { return a.Ref })), g.opts.Log)
 	})
 	wg.Go(func() { g.save(ctx) })
 	wg.Wait()

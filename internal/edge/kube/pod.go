@@ -42,8 +42,6 @@ type Pod struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	// Ports are those of its containers that have names.
 	Ports []policy.NamedPort `json:"ports,omitempty"`
-	// ServiceAccount is empty for a static pod.
-	ServiceAccount string `json:"serviceAccount,omitempty"`
 	// BranchInterface pods request an interface of their own, for their security groups: AWS's
 	// webhook has added the resource vpc.amazonaws.com/pod-eni to them.
 	BranchInterface bool `json:"branchInterface,omitempty"`
@@ -131,7 +129,6 @@ func podFrom(in *corev1.Pod) Pod {
 
 		ServiceAccount:  in.Spec.ServiceAccountName,
 		BranchInterface: requestsBranch(in.Spec.Containers),
-		ServiceAccount:  in.Spec.ServiceAccountName,
 		AwaitsVolume:    slices.ContainsFunc(in.Spec.Volumes, awaited),
 	}
 	for _, ip := range in.Status.PodIPs {

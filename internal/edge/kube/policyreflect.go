@@ -114,10 +114,10 @@ const (
 )
 
 // reflect runs a reflector until ctx ends.
-func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) { reflect(ctx, r, p.opts.Log) }
+func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) { runReflector(ctx, r, p.opts.Log) }
 
-// reflect runs a reflector until ctx ends.
-func reflect(ctx context.Context, r *cache.Reflector, log *slog.Logger) {
+// runReflector runs a reflector until ctx ends.
+func runReflector(ctx context.Context, r *cache.Reflector, log *slog.Logger) {
 	first := wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Steps: 6, Cap: lastPause}
 	pause := first
 	for {
