@@ -55,8 +55,8 @@ func TestOnAWSNoObjectOfAWSsIsAppliedOrDeleted(t *testing.T) {
 				t.Errorf("overlay %s has %s %s, which is AWS's", overlay, r.GetKind(), r.GetName())
 			}
 		}
-		if definitions != 2 {
-			t.Errorf("overlay %s has %d CustomResourceDefinitions, want ours: Brake and NodeNetwork", overlay, definitions)
+		if definitions != 3 {
+			t.Errorf("overlay %s has %d CustomResourceDefinitions, want ours: Brake, NodeNetwork and SecurityGroup", overlay, definitions)
 		}
 	}
 	// Clusters without AWS's controller have no CNINode; the lab is one.

@@ -34,10 +34,12 @@ type SecurityGroup struct {
 	NotUsed []string
 }
 
-// Bounds of the reads of groups.
+// Bounds of the reads of groups, and the last number of a protocol.
 const (
 	groupPage  = 1000
 	groupBatch = 200 // values of a filter; EC2's limit
+
+	lastProtocol = 1<<8 - 1
 )
 
 // ReadGroups reads groups by id, and the groups that their rules refer to, with their members. nodes are the
@@ -234,7 +236,7 @@ func protocolOf(text string) (number int, unusable string) {
 		return 58, ""
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < grouprules.All || n > 255 {
+	if err != nil || n < grouprules.All || n > lastProtocol {
 		return 0, fmt.Sprintf("its protocol %q is unknown", text)
 	}
 	return n, ""
