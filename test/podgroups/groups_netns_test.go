@@ -121,10 +121,10 @@ func (c *Cluster) synced() {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for _, n := range c.Nodes {
-		for !n.objects.Known() || !n.objects.Synced() || !n.Enforcing() {
+		for !n.judged.Known() || !n.judged.Synced() || !n.Enforcing() {
 			select {
 			case <-ctx.Done():
-				c.T.Fatalf("node %s is not synced: known %v, synced %v, enforcing %v %s", n.Address, n.objects.Known(), n.objects.Synced(), n.Enforcing(), n.Problem())
+				c.T.Fatalf("node %s is not synced: known %v, synced %v, enforcing %v %s", n.Address, n.judged.Known(), n.judged.Synced(), n.Enforcing(), n.Problem())
 			case <-tick.C:
 			}
 		}

@@ -53,13 +53,8 @@ type Node struct {
 	// Component is what the agent gives control/cni.
 	Component groups.Component
 
-	store    *state.Store
-	host     *link.Host
-	filter   *nft.Firewall
-	objects  *groups.Objects
-	policies *kube.PolicyObjects
-	groups   *kube.GroupObjects
-
+	kernel
+	objects
 	server *kubetest.Server
 	vpc    vpc.ID
 	bpffs  string
@@ -68,7 +63,21 @@ type Node struct {
 
 	mu     sync.Mutex
 	pods   []kube.Pod
-	judged ruleset.Programs
+	called ruleset.Programs // by the rules of nftables
+}
+
+// kernel is what of the node the agent writes.
+type kernel struct {
+	store  *state.Store
+	host   *link.Host
+	filter *nft.Firewall
+}
+
+// objects are what the agent reads of the API server.
+type objects struct {
+	judged   *groups.Objects
+	policies *kube.PolicyObjects
+	groups   *kube.GroupObjects
 }
 
 // Pod is a pod of a node.
@@ -141,17 +150,17 @@ func (n *Node) Start() {
 	n.policies = kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: mark, KeepPods: true, SnapshotPath: filepath.Join(n.saved, "policies.json")})
 	n.groups, err = kube.NewGroupObjects(kube.GroupOptions{Client: client, Log: log, Changed: mark, SnapshotPath: n.GroupSnapshot()})
 	n.must(err)
-	n.objects = groups.New(n.policies, n.groups, n.vpc, 0)
+	n.judged = groups.New(n.policies, n.groups, n.vpc, 0)
 	netns := n.NS.Open(n.T)
 	n.Controller = control.New(control.Deps{
-		Log: log, State: n.store, Objects: n.objects, Pods: groups.Pods{Objects: n.objects, Of: n}, Events: n, Links: n.host,
+		Log: log, State: n.store, Objects: n.judged, Pods: groups.Pods{Objects: n.judged, Of: n}, Events: n, Links: n.host,
 		Judge: n.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
 		Open: func() (*bpf.Datapath, error) {
 			d, _, err := bpf.Open(bpf.Options{BPFFS: n.bpffs, Dir: pins, Netns: netns, Log: log, Sizes: map[string]uint32{"tl_connections": 1 << 12}})
 			return d, err
 		},
 	})
-	n.Component = groups.Component{Objects: n.objects, Next: n.Controller}
+	n.Component = groups.Component{Objects: n.judged, Next: n.Controller}
 	if _, err := os.Stat(filepath.Join(n.bpffs, pins)); err == nil {
 		n.must(n.Adopt(n.T.Context()))
 	}
@@ -213,14 +222,14 @@ func (n *Node) GroupSnapshot() string { return filepath.Join(n.saved, "groups.js
 // judge is control/network's Judge.
 func (n *Node) judge(ctx context.Context, by ruleset.Programs) error {
 	n.mu.Lock()
-	n.judged = by
+	n.called = by
 	n.mu.Unlock()
 	return n.restore(ctx)
 }
 
 func (n *Node) restore(ctx context.Context) error {
 	n.mu.Lock()
-	by := n.judged
+	by := n.called
 	n.mu.Unlock()
 	return n.filter.Apply(ctx, func() ruleset.Ruleset {
 		c := ruleset.Config{PrimaryLink: "eth0", PrimaryIPv4: n.Address, VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Policy: by}

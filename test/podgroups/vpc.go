@@ -3,7 +3,6 @@ package podgroups
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"sync"
@@ -59,7 +58,7 @@ func NewVPC(t testing.TB) *VPC {
 	server := httptest.NewServer(query.New(query.Options{Cloud: c, IAM: account, Faults: injector, Calls: &faults.Log{}, Region: region}, simec2.Service(c)))
 	t.Cleanup(server.Close)
 	v := &VPC{ID: c.State().VPC.ID, EC2: ec2.NewReader(aws.Config{
-		Region: region, BaseEndpoint: aws.String(server.URL), HTTPClient: http.DefaultClient,
+		Region: region, BaseEndpoint: aws.String(server.URL),
 		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, ""),
 	})}
 	for _, g := range c.State().Groups {

@@ -52,3 +52,27 @@ func TestNodesShareTheEventsOfAPolicy(t *testing.T) {
 	other.PolicyWarning(ref, "uid", "NotHonoured", "spec.ingress[0]: b")
 	w.until(t, "an event of another problem", func() bool { return len(w.Keys(events)) == 2 })
 }
+
+// A SecurityGroup has no namespace; an event must have one.
+func TestAnEventOfAnObjectOfTheClusterIsInTheDefaultNamespace(t *testing.T) {
+	w := newWorld(t)
+	client, err := kube.FromREST(w.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var ran sync.WaitGroup
+	defer func() { cancel(); ran.Wait() }()
+	e := kube.NewEvents(client.Core, "n1")
+	ran.Go(func() { e.Run(ctx) })
+	e.PolicyWarning(policy.Ref{Kind: "SecurityGroup", Name: "sg-0000000a"}, "uid", "NotHonoured", "rule sgr-1: a")
+	const events = "/api/v1/events"
+	w.until(t, "an event", func() bool { return len(w.Keys(events)) == 1 })
+	var got corev1.Event
+	if !w.Get(events, w.Keys(events)[0], &got) {
+		t.Fatal("no event")
+	}
+	if about := got.InvolvedObject; got.Namespace != "default" || about.APIVersion != "trunkline.dev/v1alpha1" || about.Kind != "SecurityGroup" || about.Name != "sg-0000000a" || about.Namespace != "" {
+		t.Errorf("%+v", got)
+	}
+}
