@@ -179,6 +179,8 @@ func (m manifests) bases(want daemon.Lab) (out []string) {
 	switch {
 	case m.product && want.NoCloud:
 		out = append(out, "deploy/overlays/no-cloud")
+	case m.product && want.PodGroups:
+		out = append(out, "deploy/overlays/lab-security-groups")
 	case m.product:
 		out = append(out, "deploy/overlays/lab")
 	}
@@ -198,9 +200,6 @@ func (m manifests) components(want daemon.Lab) (out []string) {
 	}
 	if m.product && startsWithAWS(want) {
 		out = append(out, "deploy/components/migration")
-	}
-	if m.product && want.PodGroups {
-		out = append(out, "deploy/components/securitygrouppolicy", "deploy/components/trunks")
 	}
 	return out
 }
@@ -254,9 +253,6 @@ func settings(want daemon.Lab) []string {
 	out := []string{"CLUSTER_NAME=" + spec.ClusterName}
 	if want.NoCloud {
 		return append(out, "TRUNKLINE_EXCLUDE_SNAT_CIDRS="+want.PodCIDR.String(), fmt.Sprint("TRUNKLINE_MTU=", vpc.MTU))
-	}
-	if want.PodGroups {
-		out = append(out, "TRUNKLINE_SECURITY_GROUPS_FOR_PODS=own")
 	}
 	return append(out, "AWS_REGION="+want.World.Region)
 }

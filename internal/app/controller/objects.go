@@ -49,7 +49,7 @@ func syncObjects(ctx context.Context, o Options) error {
 	}
 	for i := range nodes {
 		if n := &nodes[i]; !known[n.Name] && !neverServed(*n) {
-			errs = append(errs, kube.CreateCNINode(ctx, o.Client, cniNode(n, o.Cluster)))
+			errs = append(errs, kube.CreateCNINode(ctx, o.Client, cniNode(n, o.Cluster, o.Branches != nil)))
 		}
 	}
 	return errors.Join(errs...)
@@ -57,13 +57,19 @@ func syncObjects(ctx context.Context, o Options) error {
 
 // cniNode returns a node's CNINode as AWS's controller creates it, but without the
 // finalizer: AWS deletes interfaces in it, and our collector does so without one.
-func cniNode(n *corev1.Node, cluster string) vpcresources.CNINode {
+//
+// With branches it has the feature by which AWS's agent asks for a trunk once its node has a free
+// slot: agents of Trunkline leave one wherever pods may have branches.
+func cniNode(n *corev1.Node, cluster string, branches bool) vpcresources.CNINode {
 	out := vpcresources.CNINode{ObjectMeta: metav1.ObjectMeta{
 		Name:            n.Name,
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}},
 	}}
 	if os := n.Labels[corev1.LabelOSStable]; os != "" {
 		out.Labels = map[string]string{corev1.LabelOSStable: os}
+	}
+	if branches {
+		out.Spec.Features = []vpcresources.Feature{{Name: vpcresources.SecurityGroupsForPods}}
 	}
 	out.Spec.Tags = map[string]string{}
 	if cluster != "" {

@@ -42,13 +42,17 @@ func TestACNINodeIsOwnedByItsNode(t *testing.T) {
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"}},
 	}}
 	want.Spec.Tags = map[string]string{vpc.TagClusterName: "c", vpc.TagInstanceID: "i-7"}
-	if diff := cmp.Diff(want, cniNode(&node, "c")); diff != "" {
+	if diff := cmp.Diff(want, cniNode(&node, "c", false)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	want.Labels, want.Spec.Tags = nil, map[string]string{}
 	node.Labels, node.Spec.ProviderID = nil, ""
-	if diff := cmp.Diff(want, cniNode(&node, "")); diff != "" {
+	if diff := cmp.Diff(want, cniNode(&node, "", false)); diff != "" {
 		t.Errorf("of what is not known (-want +got):\n%s", diff)
+	}
+	want.Spec.Features = []vpcresources.Feature{{Name: vpcresources.SecurityGroupsForPods}}
+	if diff := cmp.Diff(want, cniNode(&node, "", true)); diff != "" {
+		t.Errorf("where Trunkline owns branches (-want +got):\n%s", diff)
 	}
 }
 
