@@ -114,7 +114,9 @@ const (
 )
 
 // reflect runs a reflector until ctx ends.
-func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) { runReflector(ctx, r, p.opts.Log) }
+func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) {
+	runReflector(ctx, r, p.opts.Log)
+}
 
 // runReflector runs a reflector until ctx ends.
 func runReflector(ctx context.Context, r *cache.Reflector, log *slog.Logger) {
