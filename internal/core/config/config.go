@@ -41,7 +41,7 @@ type Config struct {
 	ReleaseEvery time.Duration
 
 	// Security groups for pods.
-	SecurityGroups     string // off, managed, own, ebpf
+	SecurityGroups     string // off, managed, own
 	EnforcingMode      endpoint.Mode
 	BranchCoolDown     time.Duration
 	BranchLimits       map[string]int // by instance type or family
@@ -87,7 +87,6 @@ const (
 	SecurityGroupsOff     = "off"
 	SecurityGroupsManaged = "managed" // AWS's controller owns trunk and branches
 	SecurityGroupsOwn     = "own"     // Trunkline's controller does
-	SecurityGroupsEBPF    = "ebpf"    // the node enforces groups without branches
 )
 
 // Branches reports whether pods of the node can have branch interfaces.
