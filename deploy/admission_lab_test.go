@@ -185,6 +185,15 @@ func TestAdmissionOfARealAPIServer(t *testing.T) {
 	until(t, "the API server mutates", func() bool { got, _ := c.create(t, "shop", "default", "db"); return got == protected })
 	until(t, "accounts are compiled", func() bool { got, _ := c.create(t, "shop", "till", "web"); return got == protected })
 
+	until(t, "the API server guards the annotation", func() bool {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "guarded", Annotations: map[string]string{vpc.AnnotationPodENI: "[]"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app"}}},
+		}
+		_, err := c.Client().CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsForbidden(err)
+	})
+
 	t.Run("while the daemon runs", func(t *testing.T) {
 		c.expect(t, "shop", "default", "web", plain)
 		c.expect(t, "shop", "default", "db-2", protected)
