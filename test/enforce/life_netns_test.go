@@ -146,8 +146,8 @@ func (l *life) forget() {
 func (l *life) end(happens func(), loses bool) {
 	l.T.Helper()
 	l.pause(1000)
+	began := now() // before the kill: a packet is stamped some time before it is sent
 	l.agent.kill()
-	began := now()
 	if happens != nil {
 		happens()
 	}
