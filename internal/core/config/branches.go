@@ -3,9 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +18,7 @@ func securityGroups() []Setting {
 		text("security-groups-for-pods", SecurityGroupsOff, "How pods that SecurityGroupPolicies select get their security groups: off (such pods are not served), managed (AWS's VPC resource controller makes trunk and branch interfaces) or own (Trunkline's controller makes them; only accounts to which AWS allows AssociateTrunkInterface can, and AWS's controller must not run).", func(c *Config) *string { return &c.SecurityGroups }, oneOf(SecurityGroupsOff, SecurityGroupsManaged, SecurityGroupsOwn)),
 		text("pod-security-group-enforcing-mode", string(endpoint.Strict), "What of a pod on a branch its security groups apply to: strict (every packet, also from the pod's own node and between pods of it) or standard (not to what stays on the node).", func(c *Config) *string { return (*string)(&c.EnforcingMode) }, oneOf(string(endpoint.Strict), string(endpoint.Standard)), "POD_SECURITY_GROUP_ENFORCING_MODE"),
 		duration("branch-cool-down", time.Minute, 30*time.Second, time.Hour, "How long no pod uses a branch interface after its pod, and no branch a VLAN after its branch.", func(c *Config) *time.Duration { return &c.BranchCoolDown }),
-		branchLimits("branch-limits", "Numbers of branches by instance type or family, in the place of those that Trunkline knows, such as m9.large=9,m9=18.", func(c *Config) *map[string]int { return &c.BranchLimits }),
+		numbersByName("branch-limits", "Numbers of branches by instance type or family, in the place of those that Trunkline knows, such as m9.large=9,m9=18.", func(c *Config) *map[string]int { return &c.BranchLimits }, parseBranchLimits),
 		text("quarantine-group", "", "Id of a security group that allows nothing, for branches that no pod uses. Without it, no branch is kept warm or used again.", func(c *Config) *string { return &c.QuarantineGroup }, groupOrNone),
 		number("warm-branches", 0, 0, 100, "Branches in quarantine that are kept on each node for pods to come: a pod gets one by one call. Never of the last third of a node's branches or of a subnet.", func(c *Config) *int { return &c.WarmBranches }),
 		number("groups-per-interface", 5, 1, 16, "Security groups that an interface of the account may have.", func(c *Config) *int { return &c.GroupsPerInterface }),
@@ -41,24 +39,6 @@ func groupOrNone(v string) error {
 
 // mostBranches is the number of VLANs of a trunk.
 const mostBranches = 120
-
-// branchLimits is a setting of numbers by instance type or family.
-func branchLimits(name, doc string, field func(*Config) *map[string]int) Setting {
-	return Setting{
-		Name: name, Doc: doc,
-		set: func(c *Config, v string) (err error) {
-			*field(c), err = parseBranchLimits(v)
-			return err
-		},
-		get: func(c Config) string {
-			var out []string
-			for _, key := range slices.Sorted(maps.Keys(*field(&c))) {
-				out = append(out, fmt.Sprintf("%s=%d", key, (*field(&c))[key]))
-			}
-			return strings.Join(out, ",")
-		},
-	}
-}
 
 func parseBranchLimits(v string) (map[string]int, error) {
 	var all map[string]int

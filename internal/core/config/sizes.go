@@ -11,12 +11,12 @@ import (
 // mostEntries bounds the size of a kernel map: 64 Mi entries need some GiB.
 const mostEntries = 1 << 26
 
-// sizes is a setting of numbers by name, such as tl_rows=524288,tl_classes=1000000.
-func sizes(name, doc string, field func(*Config) *map[string]uint32) Setting {
+// numbersByName is a setting such as tl_rows=524288,tl_classes=1000000.
+func numbersByName[N int | uint32](name, doc string, field func(*Config) *map[string]N, parse func(string) (map[string]N, error)) Setting {
 	return Setting{
 		Name: name, Doc: doc,
 		set: func(c *Config, v string) (err error) {
-			*field(c), err = parseSizes(v)
+			*field(c), err = parse(v)
 			return err
 		},
 		get: func(c Config) string {
