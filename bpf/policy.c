@@ -55,12 +55,30 @@ inlined int is_ready(__u32 set)
 	return set == SET_OPEN || set >= SET_FIRST;
 }
 
+/* An IPv6 packet with hop-by-hop options and a source that is not the pod's. The kernel parses these
+ * options before netfilter (ip6_rcv) and reports an unknown one to the source, which nftables checks
+ * too late: the report is a packet of the node, and allowed. */
+inlined int forges_reports(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex, *id;
+	struct ipv6 ip;
+
+	if (skb->protocol != swap16(ETH_P_IPV6) || !load(skb, ETH_HLEN, &ip, IPV6_SIZE) || ip.next != IPPROTO_HOPOPTS)
+		return 0;
+	id = map_lookup(&tl_links, &ifindex);
+	return !id || endpoint_of(&ip.source) != *id;
+}
+
 /* Ingress of a pod's host veth. */
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
 	if (!is_ready(set_at(skb->ifindex)) && !resolves(skb))
 		return drop_not_ready();
+	if (forges_reports(skb)) {
+		count_drop(MALFORMED);
+		return TC_ACT_SHOT;
+	}
 	skb->mark = (skb->mark & ~MARK_JUDGED) | MARK_PENDING;
 	return TC_ACT_UNSPEC;
 }

@@ -126,6 +126,30 @@ func TestNoMalformedPacketOfADeniedPodArrives(t *testing.T) {
 	writeReport(t, "malformed", frames, "frames", seed, fmt.Sprintf("none arrived, dropped by reason: %v; of 1000 once allowed, %d arrived", drops, arrived.Load()-1))
 }
 
+// The kernel answers an unknown hop-by-hop option with an ICMPv6 error before netfilter sees the
+// packet. The error goes to the packet's source: a pod must not choose that.
+func TestNoErrorAboutAPacketGoesToASourceThatThePodForged(t *testing.T) {
+	s := newServed(t, nil)
+	arrived := openWire(t, s.server.NS).countPackets(t)
+	w := openWire(t, s.two.NS)
+	t.Cleanup(func() { unix.Close(w.fd) })
+	unknown := append([]byte{unix.IPPROTO_UDP, 0, 0x80, 4, 0, 0, 0, 0}, datagram(4000, portAlways, "x")...)
+	for range 100 {
+		w.send(s.two.gateway(), unix.ETH_P_IPV6, packet6(s.server.Address6, s.two.Address6, unix.IPPROTO_HOPOPTS, unknown))
+		w.send(s.two.gateway(), unix.ETH_P_IPV6, packet6(s.server.Address6, s.one.Address6, unix.IPPROTO_HOPOPTS, unknown))
+	}
+	last := openWire(t, s.one.NS) // its packet is allowed, and arrives after the others
+	t.Cleanup(func() { unix.Close(last.fd) })
+	last.send(s.one.gateway(), unix.ETH_P_IP, udpPacket(s.one.Address, s.server.Address, portAlways, nil))
+	eventually(t, "the last packet", func() bool { return arrived.Load() > 0 })
+	if got := arrived.Load() - 1; got > 0 {
+		t.Errorf("%d errors about packets of a denied pod arrived at the address that it forged", got)
+	}
+	own := openWire(t, s.two.NS).countPackets(t)
+	w.send(s.two.gateway(), unix.ETH_P_IPV6, packet6(s.two.Address6, s.server.Address6, unix.IPPROTO_HOPOPTS, unknown))
+	eventually(t, "the error about a packet with the pod's own source", func() bool { return own.Load() > 0 })
+}
+
 // Fragments of IPv6, and a datagram behind extension headers.
 func TestFragmentsAndExtensionHeadersOfIPv6AreJudgedByTheirPort(t *testing.T) {
 	s := newServed(t, nil)

@@ -77,6 +77,21 @@ func TestProgramsAtLinksFailClosed(t *testing.T) {
 	}
 }
 
+// The kernel reports an unknown hop-by-hop option to the packet's source before netfilter checks that.
+func TestHopByHopOptionsOfAForgedSourceAreDropped(t *testing.T) {
+	w := newWorld(t)
+	own, other, foreign := addr("2001:db8::1"), addr("2001:db8::2"), addr("2001:db8::3")
+	w.endpoint(7, SetOpen, own)
+	w.endpoint(8, SetOpen, other)
+	must(t, w.Maps.Links.Put(link, 7))
+	for source, want := range map[netip.Addr]int32{own: pass, other: drop, foreign: drop} {
+		p := ip6(source, foreign, 0, append([]byte{protoUDP, 0, 1, 4, 0, 0, 0, 0}, udp(1, 53).bytes...))
+		if got := w.run(fromPod, ether(p), &context{Ifindex: link}); got != want {
+			t.Errorf("from %s: %d, want %d", source, got, want)
+		}
+	}
+}
+
 func TestALinkWithoutAnEndpointIsClosed(t *testing.T) {
 	w := newWorld(t)
 	w.State.SetInForce(0, SetOpen) // as if the endpoint of an absent entry
