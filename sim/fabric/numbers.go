@@ -26,8 +26,8 @@ const (
 	linkGroup = 0x7b50
 	// linkGroupTrash is the group of links that are deleted together.
 	linkGroupTrash = 0x7b51
-	// prioAntiSpoof is before connection tracking.
-	prioAntiSpoof = -310
+	// prioAntiSpoof is before connection tracking and its reassembly of fragments (-400).
+	prioAntiSpoof = -410
 	// prioToPrivate and prioToPublic are the kernel's priorities for the translation of
 	// destinations and sources.
 	prioToPrivate = -100

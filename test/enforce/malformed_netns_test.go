@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"testing"
 
@@ -148,6 +149,31 @@ func TestNoErrorAboutAPacketGoesToASourceThatThePodForged(t *testing.T) {
 	own := openWire(t, s.two.NS).countPackets(t)
 	w.send(s.two.gateway(), unix.ETH_P_IPV6, packet6(s.two.Address6, s.server.Address6, unix.IPPROTO_HOPOPTS, unknown))
 	eventually(t, "the error about a packet with the pod's own source", func() bool { return own.Load() > 0 })
+}
+
+// Connection tracking reports a datagram of which fragments are missing to the source of the first.
+func TestNoErrorAboutAFragmentGoesToASourceThatThePodForged(t *testing.T) {
+	s := newServed(t, nil)
+	s.ip("-n", s.NS.Name, "address", "add", s.Spec.Address.String()+"/32", "dev", "lo")
+	s.NS.Do(t, func() {
+		for _, file := range []string{"/proc/sys/net/ipv4/ipfrag_time", "/proc/sys/net/netfilter/nf_conntrack_frag6_timeout"} {
+			must(t, os.WriteFile(file, []byte("1"), 0))
+		}
+	})
+	arrived, own := openWire(t, s.server.NS).countPackets(t), openWire(t, s.two.NS).countPackets(t)
+	w := openWire(t, s.two.NS)
+	t.Cleanup(func() { unix.Close(w.fd) })
+	first := datagram(4000, portAlways, "12345678")
+	send := func(source *Pod) {
+		w.send(s.two.gateway(), unix.ETH_P_IP, packet(source.Address, s.Spec.Address, unix.IPPROTO_UDP, nil, part{id: 7, more: true}, first))
+		w.send(s.two.gateway(), unix.ETH_P_IPV6, packet6(source.Address6, s.one.Address6, unix.IPPROTO_FRAGMENT, fragment6(unix.IPPROTO_UDP, part{id: 7, more: true}, first)))
+	}
+	send(s.server)
+	send(s.two)
+	eventually(t, "the errors about the pod's own fragments", func() bool { return own.Load() >= 2 })
+	if got := arrived.Load(); got > 0 {
+		t.Errorf("%d errors about fragments of a denied pod arrived at the address that it forged", got)
+	}
 }
 
 // Fragments of IPv6, and a datagram behind extension headers.

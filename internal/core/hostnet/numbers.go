@@ -97,8 +97,9 @@ const LinkAliasPrefix = "trunkline:"
 // Table.
 const (
 	Table = "trunkline"
-	// PrioAntiSpoof runs before connection tracking (raw, −300).
-	PrioAntiSpoof = -310
+	// PrioAntiSpoof runs before connection tracking, and before its reassembly (−400): the kernel
+	// reports a datagram of which fragments are missing to the source of the first one.
+	PrioAntiSpoof = -410
 	// PrioNodePort runs after connection tracking (−200) and before kube-proxy's
 	// DNAT (−110, −100): it sees the address that the client connected to.
 	PrioNodePort = -150
