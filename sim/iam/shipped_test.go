@@ -53,7 +53,8 @@ func onNode() []conditioned {
 	}
 	own := conditioned{
 		"node-policy.json", "", eni, session(map[string][]string{resourceTag + instanceTag: {"i-1"}}),
-		stolen(map[string][]string{resourceTag + instanceTag: {"i-2", ""}, resourceTag + "node.k8s.amazonaws.com/no_manage": {"true"}}),
+		// Trunks and branches have the tag of their instance too; their groups are not its role's to change.
+		stolen(map[string][]string{resourceTag + instanceTag: {"i-2", ""}, resourceTag + "node.k8s.amazonaws.com/no_manage": {"true"}, resourceTag + "eks:eni:owner": {"eks-vpc-resource-controller"}}),
 	}
 	attachment := conditioned{
 		"node-policy.json", "", instance + "i-1", session(map[string][]string{"ec2:instanceid": {"i-1"}}),
