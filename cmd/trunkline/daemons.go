@@ -115,6 +115,9 @@ func (c *agentCmd) run(p process) error {
 		Groups: func() agent.GroupPolicies {
 			return kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
 		},
+		CNINode: func(changed func()) agent.CNINode {
+			return kube.NewOwnCNINode(kube.OwnCNINodeOptions{Client: client, NodeName: cfg.NodeName, SnapshotPath: agent.CNINodeSnapshot(cfg), Changed: changed, Log: log})
+		},
 		Policies: func(changed func()) agent.PolicyObjects {
 			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), Changed: changed, Log: log})
 		},

@@ -145,7 +145,7 @@ func runAgent(settings string) error {
 		}
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
-		Policies: policies, Groups: groups(client, cfg, log),
+		Policies: policies, Groups: groups(client, cfg, log), CNINode: cniNode(client, cfg, log),
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
 		Removed: stopLasts(client, ownPod, removed, log), Service: service, Root: root,
 		Cluster: func(changed func()) (agent.Cluster, agent.Events) {
@@ -169,6 +169,16 @@ func groups(client *kube.Client, cfg config.Config, log *slog.Logger) func() age
 	}
 	return func() agent.GroupPolicies {
 		return kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
+	}
+}
+
+// cniNode reflects the CNINode of the node; nil without an API server.
+func cniNode(client *kube.Client, cfg config.Config, log *slog.Logger) func(changed func()) agent.CNINode {
+	if client == nil {
+		return nil
+	}
+	return func(changed func()) agent.CNINode {
+		return kube.NewOwnCNINode(kube.OwnCNINodeOptions{Client: client, NodeName: cfg.NodeName, SnapshotPath: agent.CNINodeSnapshot(cfg), Changed: changed, Log: log})
 	}
 }
 

@@ -86,6 +86,9 @@ type Deps struct {
 	Policies func(changed func()) PolicyObjects
 	// Groups reflects which pods have security groups of their own. Nil: there is no cluster.
 	Groups func() GroupPolicies
+	// CNINode reflects the CNINode of the node; changed is called after every change. Nil: there is no
+	// cluster.
+	CNINode func(changed func()) CNINode
 	// Registry receives the metrics and is served at the metrics address.
 	Registry *prometheus.Registry
 	// Components take part in each ADD.
@@ -383,6 +386,7 @@ func (a *agent) live(ctx context.Context) error {
 func (a *agent) loops() map[string]*loop.Loop {
 	all := map[string]*loop.Loop{"guard": a.cluster.guard.Loop, "kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies, "filters": a.reporter.Filters}
 	maps.Copy(all, a.backend.loops)
+	maps.Copy(all, a.backend.groups.loops())
 	if a.policies != nil {
 		all["network policy"] = a.policies.Loop
 	}

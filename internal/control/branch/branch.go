@@ -1,10 +1,11 @@
 // Package branch attaches pods to branch interfaces: it waits for the annotation by which a
 // controller of branches names a pod's, and checks it.
 //
-// It reads the tables endpoints, interfaces and addresses, and pods by edge/kube; it writes none and
-// drives no edge. Its refusals have the CNI codes of edge/cnirpc. What a branch needs in the kernel
-// is made by control/network from the endpoint. control/cni calls it during the ADD of a pod that
-// requests a branch, and app/agent calls Changed when pods changed.
+// It reads the tables endpoints, interfaces, addresses and pool, and pods by edge/kube; it writes none
+// and drives edge/kube, for the CNINode of the node: it reads the record of branches, and adds one
+// feature. Its refusals have the CNI codes of edge/cnirpc. What a branch needs in the kernel is made
+// by control/network from the endpoint. control/cni calls it during the ADD of a pod that requests a
+// branch, and app/agent calls Changed when pods or the CNINode changed.
 package branch
 
 import (
@@ -40,6 +41,11 @@ type Deps struct {
 	State *state.Store
 	Pods  Pods
 	Mode  endpoint.Mode
+	// Record of the controller of branches; nil: there is no cluster. Owned: it is Trunkline's, and
+	// names the pod of each branch.
+	Record Record
+	Owned  bool
+	Events Events
 	// Wait bounds how long an ADD waits for a branch.
 	Wait time.Duration
 	// Missing requests that the backend observes the instance's interfaces: the trunk is not known.
@@ -82,7 +88,8 @@ var (
 	errNoTrunk  = errors.New("the node has no trunk interface that EC2 shows; see the events of the Node and the log of the controller of branches")
 )
 
-// Grant implements cni.Branches. It waits for the annotation and the node's trunk, up to Wait; then
+// Grant implements cni.Branches. It waits for the annotation, the node's trunk and, where it has to be
+// read, the record of the controller, up to Wait; then
 // the runtime has to try again. A wrong annotation is refused at once, and nothing that runs is
 // changed.
 func (c *Controller) Grant(ctx context.Context, pod kube.Pod, key endpoint.Key) (cni.Grant, error) {
@@ -90,9 +97,9 @@ func (c *Controller) Grant(ctx context.Context, pod kube.Pod, key endpoint.Key) 
 	defer cancel()
 	for asked := false; ; {
 		changed := c.next()
-		grant, err := c.grant(pod, key)
-		if err == nil || !errors.Is(err, errNoBranch) && !errors.Is(err, errNoTrunk) {
-			return grant, err
+		grant, err := c.grant(ctx, pod, key)
+		if err == nil || !waits(err) {
+			return grant, c.event(pod, err)
 		}
 		if errors.Is(err, errNoTrunk) && !asked {
 			asked = true
@@ -106,6 +113,22 @@ func (c *Controller) Grant(ctx context.Context, pod kube.Pod, key endpoint.Key) 
 	}
 }
 
+func waits(err error) bool {
+	return errors.Is(err, errNoBranch) || errors.Is(err, errNoTrunk) || errors.Is(err, errNoRecord)
+}
+
+// ReasonAnnotationRefused is the reason of the event on a pod with an annotation that was refused.
+const ReasonAnnotationRefused = "PodENIRefused"
+
+// event reports that an annotation was refused, by an event, and returns the error.
+func (c *Controller) event(pod kube.Pod, err error) error {
+	var refusal *cnirpc.Error
+	if errors.As(err, &refusal) && refusal.Code == cnirpc.CodeRefused {
+		c.Events.PodWarning(pod.PodRef, pod.UID, ReasonAnnotationRefused, fmt.Sprintf("Pod %s was not started: %s: %s.", pod.PodRef, refusal.Msg, refusal.Details))
+	}
+	return err
+}
+
 func refused(err error) error {
 	return &cnirpc.Error{
 		Code: cnirpc.CodeRefused, Msg: "the pod's annotation " + vpc.AnnotationPodENI + " was refused",
@@ -114,7 +137,7 @@ func refused(err error) error {
 }
 
 // grant is the attachment by what is known now.
-func (c *Controller) grant(pod kube.Pod, key endpoint.Key) (cni.Grant, error) {
+func (c *Controller) grant(ctx context.Context, pod kube.Pod, key endpoint.Key) (cni.Grant, error) {
 	for _, p := range c.Pods.Pods() {
 		if p.UID == pod.UID {
 			pod = p // newer than the one that the ADD began with
@@ -140,6 +163,11 @@ func (c *Controller) grant(pod kube.Pod, key endpoint.Key) (cni.Grant, error) {
 	}
 	if err := ofNode(b, view.ENIs); err != nil {
 		return cni.Grant{}, refused(err)
+	}
+	if c.Record != nil {
+		if err := c.verify(ctx, c.State.Node().Instance, pod, entries); err != nil {
+			return cni.Grant{}, err
+		}
 	}
 	if err := podeni.Conflict(types.UID(pod.UID), entries, held(c.State.Endpoints(), key)); err != nil {
 		return cni.Grant{}, refused(err)

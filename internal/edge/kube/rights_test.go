@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
@@ -45,11 +47,9 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	}
 	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: quiet()})
 	ctx, stop := context.WithCancel(t.Context())
-	groups := kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, Log: quiet()})
 	var ran sync.WaitGroup
 	defer func() { stop(); ran.Wait() }()
 	ran.Go(func() { _ = objects.Run(ctx) })
-	ran.Go(func() { _ = groups.Run(ctx) })
 	if _, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent"}, "n1"); err != nil {
 		t.Fatal(err)
 	}
@@ -59,13 +59,55 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	if err := w.cluster.Leave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	granted := kubetest.Granted(t, "../../../deploy/base/agent-rbac.yaml")
+	usesExactly(t, w.Server, "../../../deploy/base/agent-rbac.yaml")
+}
+
+// usesExactly waits until the rights that requests used are those that manifests grant: watches and
+// events are asynchronous.
+func usesExactly(t *testing.T, s *kubetest.Server, manifests ...string) {
+	t.Helper()
+	var granted []string
+	for _, m := range manifests {
+		granted = append(granted, kubetest.Granted(t, m)...)
+	}
+	slices.Sort(granted)
 	deadline := time.After(time.Minute)
-	for !slices.Equal(w.Used(), granted) { // watches and events are asynchronous
+	for !slices.Equal(s.Used(), granted) {
 		select {
 		case <-deadline:
-			t.Fatalf("used:    %q\ngranted: %q", w.Used(), granted)
+			t.Fatalf("used:    %q\ngranted: %q", s.Used(), granted)
 		case <-time.After(10 * time.Millisecond):
 		}
+	}
+}
+
+// An agent without the component has no right on service accounts.
+func TestAnAgentWithBranchesUsesExactlyTheRightsOfTheComponents(t *testing.T) {
+	for _, managed := range []bool{true, false} {
+		s := kubetest.New(t)
+		client, err := kube.FromREST(s.REST())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Put(cniNodes, cniNode("n1"))
+		groups := kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, Log: quiet()})
+		own := kube.NewOwnCNINode(kube.OwnCNINodeOptions{Client: client, NodeName: "n1", SnapshotPath: filepath.Join(t.TempDir(), "cninode.json"), Log: quiet()})
+		ctx, stop := context.WithCancel(t.Context())
+		var ran sync.WaitGroup
+		ran.Go(func() { _ = groups.Run(ctx) })
+		ran.Go(func() { _ = own.Run(ctx) })
+		if _, err := own.Live(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		granted := []string{"../../../deploy/components/agent-branches/rbac.yaml"}
+		if managed {
+			granted = append(granted, "../../../deploy/components/managed/rbac.yaml")
+			if err := own.AddFeature(t.Context(), vpcresources.Feature{Name: vpcresources.SecurityGroupsForPods}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		usesExactly(t, s, granted...)
+		stop()
+		ran.Wait()
 	}
 }
