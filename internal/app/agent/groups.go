@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/internal/control/branch"
 	"github.com/trunkline/trunkline/internal/control/cni"
@@ -64,7 +65,7 @@ func newGroups(a *agent) *groups {
 	g.Controller = branch.New(deps)
 	if a.deps.Groups != nil {
 		g.objects = a.deps.Groups()
-		g.check = branch.Check{Policies: g.objects, Events: a.events}
+		g.check = branch.Check{Policies: g.objects, Events: a.events, Excluded: []string{metav1.NamespaceSystem, a.cfg.PodNamespace}}
 	}
 	return g
 }

@@ -175,6 +175,7 @@ func lead(ctx context.Context, o Options, c *collector, events *kube.Events) {
 	if b := o.Branches; b != nil {
 		own := branches.New(branches.Options{
 			Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
+			Excluded: []string{metav1.NamespaceSystem, o.Namespace},
 		})
 		g.Go(func() error { own.Run(ctx); return nil })
 	}

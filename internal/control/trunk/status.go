@@ -185,7 +185,11 @@ func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error)
 	for _, p := range c.objects.Policies() {
 		ref := securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}
 		next := p.DeepCopy()
-		next.Status = statusOf(p, counts[ref], problems[ref])
+		problem := problems[ref]
+		if problem == nil && slices.Contains(c.o.Excluded, p.Namespace) {
+			problem = errExcluded
+		}
+		next.Status = statusOf(p, counts[ref], problem)
 		if !apiequality.Semantic.DeepEqual(next.Status, p.Status) {
 			errs = append(errs, c.objects.WritePolicyStatus(ctx, next))
 		}
@@ -271,6 +275,10 @@ func reasonOf(err error) string {
 	return "Refused"
 }
 
+// errExcluded is why a policy of an excluded namespace is not enforced.
+var errExcluded = errors.New("in kube-system and in Trunkline's namespace no pod is required to have a branch, so that no policy keeps DNS or Trunkline from starting: " +
+	"selected pods that request " + vpc.ResourcePodENI + " themselves get the groups, and others run with those of their node")
+
 // statusOf is the status that a policy should have. Conditions that do not change keep the time
 // of their last change.
 func statusOf(p *v1beta1.SecurityGroupPolicy, counted *v1beta1.SecurityGroupPolicyStatus, problem error) v1beta1.SecurityGroupPolicyStatus {
@@ -283,6 +291,9 @@ func statusOf(p *v1beta1.SecurityGroupPolicy, counted *v1beta1.SecurityGroupPoli
 	valid := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: "Valid", ObservedGeneration: p.Generation}
 	if problem != nil {
 		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "SelectsNoPod", cut(problem.Error())
+	}
+	if errors.Is(problem, errExcluded) {
+		valid.Reason = "NamespaceExcluded"
 	}
 	done := metav1.Condition{Type: v1beta1.ConditionApplied, Status: metav1.ConditionTrue, Reason: "AllApplied", ObservedGeneration: p.Generation}
 	switch {

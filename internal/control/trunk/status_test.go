@@ -33,6 +33,24 @@ func (w *world) counts(policy string, matched, applied, refused int32, valid boo
 	}
 }
 
+func TestTheStatusOfAPolicyInAnExcludedNamespaceSaysThatItIsNotEnforced(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.stop()
+		w.excluded = []string{"shop"}
+		w.boot()
+		w.policy("web", "web", "web")
+		w.start("one", "web")
+		w.elapse(20 * time.Second)
+		c := meta.FindStatusCondition(w.statusOf("web").Conditions, v1beta1.ConditionValid)
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != "NamespaceExcluded" {
+			w.t.Errorf("condition %+v", c)
+		}
+		if w.branch("one") == nil {
+			w.t.Error("a pod that requests a branch itself has none")
+		}
+	})
+}
+
 func TestTheStatusOfAPolicyCountsItsPods(t *testing.T) {
 	inWorld(t, nil, func(w *world) {
 		w.policy("web", "web", "web")

@@ -33,7 +33,10 @@ type Options struct {
 	BranchLimits map[string]int
 	// GroupLimit is how many security groups an interface may have; 0 is EC2's default.
 	GroupLimit int
-	Log        *slog.Logger
+	// Excluded are the namespaces in which admission adds no request to pods, and no node refuses pods
+	// without one. It is said in the status of their policies.
+	Excluded []string
+	Log      *slog.Logger
 }
 
 // Intervals.

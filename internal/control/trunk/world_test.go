@@ -185,6 +185,8 @@ type world struct {
 	groups map[string]string // ids by name
 	stop   func()
 	log    *slog.Logger
+	// excluded are the namespaces in which no pod is required to have a branch.
+	excluded []string
 	// policies are the controller's at IAM: those of deploy/iam.
 	policies map[string][]byte
 }
@@ -306,7 +308,7 @@ func (w *world) boot() {
 	}
 	events := kube.NewEvents(client.Core, "")
 	c := control.New(control.Options{
-		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log,
+		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log, Excluded: w.excluded,
 	})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var wg sync.WaitGroup

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
@@ -144,6 +145,8 @@ func missing(o Objects, d securitygroup.Decision, e Explanation, entries []poden
 	case d.Verdict == securitygroup.Refused:
 		add("the pod is refused: %s: correct the policy or the group, or create the service account", d.Why)
 		return list
+	case e.Requests == 0 && o.Pod.Namespace == metav1.NamespaceSystem:
+		add("no container requests %s, and in %s a pod gets groups of its own only if it requests it itself: it runs with the groups of its node", vpc.ResourcePodENI, o.Pod.Namespace)
 	case e.Requests == 0:
 		add("no container requests %s, because the pod was created before a policy selected it, or admission did not run: delete the pod, so that its next one is admitted with the request", vpc.ResourcePodENI)
 	}

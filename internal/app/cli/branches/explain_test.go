@@ -265,3 +265,16 @@ func TestAnExplanationIsReadFromTheAPIServer(t *testing.T) {
 		t.Errorf("without the definition: %v", err)
 	}
 }
+
+func TestAPodOfAnExcludedNamespaceIsNotSaidToBeMadeAgain(t *testing.T) {
+	o := shop()
+	o.Pod.Namespace = metav1.NamespaceSystem
+	for i := range o.Policies {
+		o.Policies[i].Namespace = metav1.NamespaceSystem
+	}
+	o.Account.Namespace = metav1.NamespaceSystem
+	o.Pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	if got := Explain(o).Missing; len(got) == 0 || !strings.Contains(got[0], "only if it requests it itself") {
+		t.Errorf("missing %q", got)
+	}
+}
