@@ -19,8 +19,9 @@ import (
 
 // Offsets in struct __sk_buff of the kernel's bpf.h.
 const (
-	skbVLANPresent = 20
-	skbVLANTag     = 24
+	skbVLANPresent  = 20
+	skbVLANTag      = 24
+	skbVLANProtocol = 28
 )
 
 const (
@@ -59,19 +60,20 @@ func tagger(vlan, trunk int) program {
 }
 
 // untagger removes the tags of the VLANs that the trunk receives and sends each frame out of its
-// tagged end, which is into the device. Frames without a VLAN pass, and so do those of other VLANs:
-// the kernel drops what no device takes, as frames to another host.
+// tagged end, which is into the device. Frames without a VLAN pass, and so do those of other VLANs
+// and with tags of another protocol, such as service tags (802.1ad): the kernel drops what no device
+// takes, as frames to another host.
 func untagger(ends map[int]int) program {
-	sum := sha256.New()
 	code := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R2, asm.R6, skbVLANPresent, asm.Word),
 		asm.JEq.Imm(asm.R2, 0, "pass"),
 		asm.LoadMem(asm.R2, asm.R6, skbVLANTag, asm.Word),
 		asm.And.Imm(asm.R2, vlanBits),
+		asm.LoadMem(asm.R3, asm.R6, skbVLANProtocol, asm.Word),
+		asm.JNE.Imm(asm.R3, tag8021Q, "pass"),
 	}
 	for _, vlan := range slices.Sorted(maps.Keys(ends)) {
-		fmt.Fprintf(sum, "%d %d\n", vlan, ends[vlan])
 		code = append(code,
 			asm.Mov.Imm(asm.R7, int32(ends[vlan])),
 			asm.JEq.Imm(asm.R2, int32(vlan), "deliver"),
@@ -87,7 +89,9 @@ func untagger(ends map[int]int) program {
 		asm.FnRedirect.Call(),
 		asm.Return(),
 	)
-	return program{name: namePrefix + "untag " + hex.EncodeToString(sum.Sum(nil)[:12]), code: append(code, endsWith("drop", drop)...)}
+	code = append(code, endsWith("drop", drop)...)
+	sum := sha256.Sum256([]byte(fmt.Sprint(code)))
+	return program{name: namePrefix + "untag " + hex.EncodeToString(sum[:12]), code: code}
 }
 
 // endsWith ends a program with a verdict.

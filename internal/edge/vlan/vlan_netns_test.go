@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -209,6 +210,27 @@ func TestABranchHasTheFramesOfItsVLANOnly(t *testing.T) {
 	must(t, b.sends("10.0.1.1:80", 1, reply))
 	if b.sends("10.0.8.1:80", 1, silence) == nil {
 		t.Error("frames of VLAN 9 reached the device of VLAN 8")
+	}
+}
+
+// A frame with a tag in it, as a network card would send it: a service tag (802.1ad) of the same
+// number is another VLAN. Red without the check of the tag's protocol in untagger.
+func TestAServiceTagIsNotTheVLANOfABranch(t *testing.T) {
+	a, b := newTrunk(t)
+	b.apply(branch(7, 2))
+	b.assign(7, "10.0.7.2/24")
+	for protocol, reached := range map[uint16]bool{unix.ETH_P_8021Q: true, unix.ETH_P_8021AD: false} {
+		a.Do(t, func() {
+			wait := reply
+			if !reached {
+				wait = silence
+			}
+			f := testns.Frame{From: branch(7, 1).MAC, TagType: protocol, VLAN: 7}
+			_, got, err := testns.AskARP(a.link("eth1").Attrs().Index, f, netip.MustParseAddr("10.0.7.1"), netip.MustParseAddr("10.0.7.2"), wait)
+			if must(t, err); got != reached {
+				t.Errorf("tag %#x: answered %v, want %v", protocol, got, reached)
+			}
+		})
 	}
 }
 
