@@ -31,6 +31,7 @@ import (
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/iam"
@@ -81,10 +82,12 @@ type Config struct {
 // Node is an instance of an embedded VPC with an agent on it.
 type Node struct {
 	*world.World
-	NS    *testns.NS
-	Dir   string    // state, run, bin, net.d, cache; and agent.log
-	Agent *exec.Cmd // nil before StartAgent
-	Env   []string  // added to the environment of agents
+	NS *testns.NS
+	// Internet is the host outside of the VPC, world.OutsideAddress.
+	Internet *testns.NS
+	Dir      string    // state, run, bin, net.d, cache; and agent.log
+	Agent    *exec.Cmd // nil before StartAgent
+	Env      []string  // added to the environment of agents
 
 	t      T
 	source string // root of the checkout
@@ -129,11 +132,12 @@ func New(t T, cfg Config) *Node {
 	}
 	n := &Node{t: t, NS: testns.New(t, "node"), Dir: t.TempDir(), source: source, podCIDR: cfg.PodCIDR}
 	seq := testns.New(t, "seq") // for a number unique on this machine
+	n.Internet = &testns.NS{Name: seq.Name + "-net", Path: netns.Path(seq.Name + "-net")}
 	built := spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium"), cmp.Or(cfg.Seed, 1))
 	built.Instances, built.Groups = append(built.Instances, cfg.Instances...), append(built.Groups, cfg.Groups...)
 	n.World, err = world.Start(t.Context(), world.Config{
 		Spec:      built,
-		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net", NoPlatform: cfg.PodCIDR.IsValid(),
+		Namespace: seq.Name + "-vpc", Internet: n.Internet.Name, NoPlatform: cfg.PodCIDR.IsValid(),
 		BindPrimaries: !cfg.UnboundPrimary, DetachTime: cfg.DetachTime,
 		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
 	})

@@ -99,8 +99,8 @@ func BranchGateways(subnet4, subnet6 netip.Prefix) endpoint.Addresses {
 	return g
 }
 
-// isStrict reports whether all packets of an endpoint pass its branch.
-func isStrict(e endpoint.Endpoint) bool {
+// IsStrict reports whether all packets of an endpoint pass its branch, in strict mode.
+func IsStrict(e endpoint.Endpoint) bool {
 	return e.Attachment.Kind == endpoint.Branch && e.Attachment.Branch.Mode == endpoint.Strict
 }
 
@@ -122,7 +122,7 @@ func ForBranch(e endpoint.Endpoint) State {
 			Route{Table: a.Table, To: host(gw), Link: link.Name, Scope: linkScope(gw), Protocol: RouteProtocol},
 			Route{Table: a.Table, To: defaultRoute(gw), Via: gw, Link: link.Name, Protocol: RouteProtocol},
 		)
-		if isStrict(e) {
+		if IsStrict(e) {
 			s.Rules = append(s.Rules, branchRule(ip, link.Name, a.Table))
 		}
 	}
@@ -194,7 +194,7 @@ func (s State) Returned() (missing []Rule) {
 
 // HasStrict reports whether one of the endpoints is wired, or being wired, in strict mode.
 func HasStrict(endpoints []endpoint.Endpoint) bool {
-	return slices.ContainsFunc(endpoints, func(e endpoint.Endpoint) bool { return e.Wired() && isStrict(e) })
+	return slices.ContainsFunc(endpoints, func(e endpoint.Endpoint) bool { return e.Wired() && IsStrict(e) })
 }
 
 // ForeignStrict reports whether another CNI has wired a pod in strict mode.

@@ -21,7 +21,7 @@ func ForEndpoint(e endpoint.Endpoint) State {
 	}
 	s := State{Links: []Link{link}}
 	table := uint32(TableMain)
-	if isStrict(e) {
+	if IsStrict(e) {
 		table = e.Attachment.Table
 	}
 	for _, a := range e.Addresses.List() {
@@ -37,7 +37,7 @@ func ForEndpoint(e endpoint.Endpoint) State {
 
 // podRules are the node's rules for one address of an endpoint.
 func podRules(e endpoint.Endpoint, a netip.Addr) []Rule {
-	if isStrict(e) {
+	if IsStrict(e) {
 		return []Rule{branchRule(a, e.Link, e.Attachment.Table)}
 	}
 	rules := []Rule{{Family: vpc.FamilyOf(a), Priority: RuleToPod, To: host(a), Table: TableMain, Protocol: RouteProtocol}}

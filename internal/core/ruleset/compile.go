@@ -14,6 +14,7 @@ const (
 	chainConnmark    = "connmark"
 	chainConnmarkPod = "connmark_pod"
 	chainTranslate   = "translate"
+	chainOwnSource   = "own_source"
 )
 
 // Compile returns the whole ruleset of a node.
@@ -177,10 +178,16 @@ func policyChains(p Programs) []nftables.Chain {
 			allow(p.Forward),
 			nftables.NewRule(nftables.Counter{}, verdict(nftables.Drop)).Commented("network policy"))
 	}
+	// Traffic of a pod with its own node is always allowed, as NetworkPolicy defines it. It comes here
+	// for strict pods only: between them and the node, packets pass the VPC, which checks their source.
+	own := func(f nftables.Field, clear uint32) nftables.Rule {
+		return nftables.NewRule(nftables.Eq(f, nftables.Local()), nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged, Clear: clear}, verdict(nftables.Return)).Commented("the node itself, by a branch")
+	}
+	const sent = hostnet.MarkPending | hostnet.MarkMasquerade
 	local := nftables.NewRule(toPod(), gotoChain(chainPolicyLocal))
 	return []nftables.Chain{
-		{Name: chainPolicyOut, Rules: append([]nftables.Rule{local}, judge("known_out", hostnet.MarkPending|hostnet.MarkMasquerade, toMetadata()...)...)},
-		{Name: chainPolicyIn, Rules: judge("known_in", hostnet.MarkPending)},
+		{Name: chainPolicyOut, Rules: append([]nftables.Rule{local}, judge("known_out", sent, append(toMetadata(), own(nftables.FibDaddrType, sent))...)...)},
+		{Name: chainPolicyIn, Rules: judge("known_in", hostnet.MarkPending, own(nftables.FibSaddrType, hostnet.MarkPending))},
 		{Name: chainPolicyLocal, Rules: judge("known_local", hostnet.MarkPending)},
 	}
 }
@@ -193,28 +200,36 @@ const (
 	chainPolicyLocal = "policy_local"
 )
 
-// toPolicy lead to policyChains.
+// toPolicy lead to policyChains. A node port of a strict pod leads out of the node and back by the
+// pod's branch: it is judged before kube-proxy gives it the node's address, which is always allowed.
 func toPolicy(p Programs) []nftables.Rule {
 	if p.Forward == "" {
 		return nil
 	}
-	return []nftables.Rule{nftables.NewRule(fromPod(), gotoChain(chainPolicyOut)), nftables.NewRule(toPod(), gotoChain(chainPolicyIn))}
+	return []nftables.Rule{
+		nftables.NewRule(fromPod(), gotoChain(chainPolicyOut)), nftables.NewRule(toPod(), gotoChain(chainPolicyIn)),
+		nftables.NewRule(inSet(setStrict4, nftables.IPDaddr), gotoChain(chainPolicyIn)), nftables.NewRule(inSet(setStrict6, nftables.IP6Daddr), gotoChain(chainPolicyIn)),
+	}
 }
 
 // snatChains give what pods send out of the VPC the node's primary address. The node's
-// own packets never match. kube-proxy's masquerade runs after them and translates what
-// they leave.
+// own packets never match. kube-proxy's masquerade runs after them and translates what they leave, but
+// for strict pods: the VPC drops what a branch sends with another address than its own.
 func snatChains(c Config) []nftables.Chain {
+	strict := func(set string, f nftables.Field) nftables.Rule {
+		return nftables.NewRule(inSet(set, f), nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged, Clear: hostnet.MarkMasquerade}).Commented("leaves by its branch")
+	}
+	chains := []nftables.Chain{base(chainOwnSource, nftables.NAT, nftables.Postrouting, hostnet.PrioSNAT, strict(setStrict4, nftables.IPSaddr), strict(setStrict6, nftables.IP6Saddr))}
 	if !c.translates() {
-		return nil
+		return chains
 	}
 	translate := nftables.SNAT{
 		To: c.PrimaryIPv4, Random: c.Random == RandomHash, FullyRandom: c.Random == RandomFully || c.Random == "",
 	}
-	return []nftables.Chain{base(chainTranslate, nftables.NAT, nftables.Postrouting, hostnet.PrioSNAT,
+	return append(chains, base(chainTranslate, nftables.NAT, nftables.Postrouting, hostnet.PrioSNAT,
 		nftables.NewRule(toPod(), verdict(nftables.Return)),
 		nftables.NewRule(inSet(setPods4, nftables.IPSaddr), notInSet(setKept4, nftables.IPDaddr), translate).Commented("leaves the VPC"),
-	)}
+	))
 }
 
 // arpChains drop ARP messages of a pod that name another sender than the pod, in the

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
@@ -108,9 +109,12 @@ type Pod struct {
 	Addresses []netip.Addr
 	// Metadata allows the pod to reach the instance metadata service.
 	Metadata bool
+	// Strict: all packets of the pod pass its branch, those to the node and to other pods of it
+	// too, and its address is never translated.
+	Strict bool
 }
 
 // PodOf returns the ruleset's part of an endpoint.
 func PodOf(e endpoint.Endpoint, metadata bool) Pod {
-	return Pod{Link: e.Link, MAC: e.PodMAC, Addresses: e.Addresses.List(), Metadata: metadata}
+	return Pod{Link: e.Link, MAC: e.PodMAC, Addresses: e.Addresses.List(), Metadata: metadata, Strict: hostnet.IsStrict(e)}
 }

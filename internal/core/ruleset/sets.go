@@ -13,7 +13,9 @@ import (
 const (
 	setSources4  = "sources4" // what a pod may send by its link: link, MAC, address
 	setSources6  = "sources6"
-	setPods4     = "pods4"     // addresses of pods
+	setPods4     = "pods4"   // addresses of pods that are translated
+	setStrict4   = "strict4" // addresses of strict pods
+	setStrict6   = "strict6"
 	setMetadata4 = "metadata4" // addresses of pods that may reach instance metadata
 	setMetadata6 = "metadata6"
 	setKept4     = "kept4"   // destinations that see a pod's own address
@@ -27,6 +29,8 @@ func sets(c Config) []nftables.Set {
 		{Name: setSources4, Key: []nftables.Type{ifname, ether, v4}},
 		{Name: setSources6, Key: []nftables.Type{ifname, ether, v6}},
 		{Name: setPods4, Key: []nftables.Type{v4}},
+		{Name: setStrict4, Key: []nftables.Type{v4}},
+		{Name: setStrict6, Key: []nftables.Type{v6}},
 		{Name: setMetadata4, Key: []nftables.Type{v4}},
 		{Name: setMetadata6, Key: []nftables.Type{v6}},
 		{Name: setKept4, Key: []nftables.Type{v4}, Interval: true, Elements: ranges(c.VPCCIDRs, c.ExcludeSNAT)},
@@ -58,9 +62,16 @@ func (p Pod) Elements() []Element {
 		}
 		if a.Is4() {
 			add(nftables.Inet, setSources4, link, mac, address)
-			add(nftables.Inet, setPods4, address)
+			if p.Strict {
+				add(nftables.Inet, setStrict4, address)
+			} else {
+				add(nftables.Inet, setPods4, address)
+			}
 			add(nftables.ARP, setSources, link, mac, address)
 			continue
+		}
+		if p.Strict {
+			add(nftables.Inet, setStrict6, address)
 		}
 		// Neighbour discovery speaks from the link-local address.
 		add(nftables.Inet, setSources6, link, mac, address)

@@ -324,10 +324,12 @@ func (t *tracer) field(f nftables.Field) (nftables.Data, bool) {
 		return nftables.Native(t.f.Mark), true
 	case nftables.CtMark:
 		return nftables.Native(t.f.ConnMark), true
+	case nftables.FibSaddrType:
+		return t.addressType(t.f.Src, ""), true
 	case nftables.FibDaddrType:
-		return t.addressType(""), true
+		return t.addressType(t.f.Dst, ""), true
 	case nftables.FibDaddrIifType:
-		return t.addressType(t.p.InLink), true
+		return t.addressType(t.f.Dst, t.p.InLink), true
 	default:
 		a, v4 := t.address(f)
 		return nftables.Addr(a), a.IsValid() && a.Is4() == v4
@@ -335,8 +337,8 @@ func (t *tracer) field(f nftables.Field) (nftables.Data, bool) {
 }
 
 // addressType is Local for an address of the node, on the link if one is named.
-func (t *tracer) addressType(link string) nftables.Data {
-	if t.isLocal(t.f.Dst, link) {
+func (t *tracer) addressType(a netip.Addr, link string) nftables.Data {
+	if t.isLocal(a, link) {
 		return nftables.Local()
 	}
 	const unicast = 1 // RTN_UNICAST

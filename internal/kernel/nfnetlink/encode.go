@@ -50,6 +50,7 @@ func loadOf(f nftables.Field) load {
 		nftables.ICMPType: header(transport, 0, 1), nftables.ICMPCode: header(transport, 1, 1),
 		nftables.ICMPv6Type: header(transport, 0, 1), nftables.ICMPv6Code: header(transport, 1, 1),
 		nftables.CtDirection: ct(expr.CtKeyDIRECTION), nftables.CtState: ct(expr.CtKeySTATE), nftables.CtMark: ct(expr.CtKeyMARK),
+		nftables.FibSaddrType:    {by: byFib, key: unix.NFT_FIB_RESULT_ADDRTYPE, flags: unix.NFTA_FIB_F_SADDR},
 		nftables.FibDaddrType:    {by: byFib, key: unix.NFT_FIB_RESULT_ADDRTYPE, flags: unix.NFTA_FIB_F_DADDR},
 		nftables.FibDaddrIifType: {by: byFib, key: unix.NFT_FIB_RESULT_ADDRTYPE, flags: unix.NFTA_FIB_F_DADDR | unix.NFTA_FIB_F_IIF},
 		nftables.FibRouted:       {by: byFib, key: unix.NFT_FIB_RESULT_OIF, flags: unix.NFTA_FIB_F_DADDR | unix.NFTA_FIB_F_MARK | unix.NFTA_FIB_F_PRESENT},
@@ -69,7 +70,7 @@ func (l load) into(register uint32) expr.Any {
 	default:
 		return &expr.Fib{
 			Register:  register,
-			FlagDADDR: l.flags&unix.NFTA_FIB_F_DADDR != 0, FlagIIF: l.flags&unix.NFTA_FIB_F_IIF != 0,
+			FlagSADDR: l.flags&unix.NFTA_FIB_F_SADDR != 0, FlagDADDR: l.flags&unix.NFTA_FIB_F_DADDR != 0, FlagIIF: l.flags&unix.NFTA_FIB_F_IIF != 0,
 			FlagMARK: l.flags&unix.NFTA_FIB_F_MARK != 0, FlagPRESENT: l.flags&unix.NFTA_FIB_F_PRESENT != 0,
 			ResultADDRTYPE: l.key == unix.NFT_FIB_RESULT_ADDRTYPE, ResultOIF: l.key == unix.NFT_FIB_RESULT_OIF,
 		}

@@ -107,7 +107,7 @@ func NFProtoIPv6() Data { return Proto(10) }
 // EtherHardware is the Iiftype of Ethernet devices (ARPHRD_ETHER).
 func EtherHardware() Data { return Data(binary.NativeEndian.AppendUint16(nil, 1)) }
 
-// Local is the FibDaddrType of an address of the machine (RTN_LOCAL).
+// Local is the FibSaddrType and FibDaddrType of an address of the machine (RTN_LOCAL).
 func Local() Data { return Native(2) }
 
 // CtOriginal is the CtDirection of packets from the side that opened the connection.

@@ -29,6 +29,7 @@ const (
 	CtDirection           // direction within the connection
 	CtState               // state of the connection, one bit
 	CtMark                // mark of the connection
+	FibSaddrType          // kind of the source (RTN_*)
 	FibDaddrType          // kind of the destination (RTN_*)
 	FibDaddrIifType       // kind of the destination on the device the packet came by
 	FibRouted             // whether the routes of the packet's mark lead to the destination
@@ -53,7 +54,7 @@ func (f Field) String() string {
 		ARPSaddrEther: "arp saddr ether", ARPSaddrIP: "arp saddr ip", ThDport: "th dport",
 		ICMPType: "icmp type", ICMPCode: "icmp code", ICMPv6Type: "icmpv6 type", ICMPv6Code: "icmpv6 code",
 		CtDirection: "ct direction", CtState: "ct state", CtMark: "ct mark",
-		FibDaddrType: "fib daddr type", FibDaddrIifType: "fib daddr . iif type", FibRouted: "fib daddr . mark oif",
+		FibSaddrType: "fib saddr type", FibDaddrType: "fib daddr type", FibDaddrIifType: "fib daddr . iif type", FibRouted: "fib daddr . mark oif",
 	}[f]
 }
 
@@ -66,7 +67,7 @@ func (f Field) Type() Type {
 		ARPSaddrEther: TypeEther, ARPSaddrIP: TypeIPv4, ThDport: TypePort,
 		ICMPType: TypeICMP, ICMPCode: TypeICMPCode, ICMPv6Type: TypeICMPv6, ICMPv6Code: TypeICMPv6Code,
 		CtDirection: TypeCtDirection, CtState: TypeCtState, CtMark: TypeMark,
-		FibDaddrType: TypeFibAddr, FibDaddrIifType: TypeFibAddr, FibRouted: TypeBoolean,
+		FibSaddrType: TypeFibAddr, FibDaddrType: TypeFibAddr, FibDaddrIifType: TypeFibAddr, FibRouted: TypeBoolean,
 	}[f]
 }
 
