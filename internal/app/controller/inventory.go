@@ -55,12 +55,20 @@ type Fleet struct {
 }
 
 // Budget is how many calls of one API action the controller may make: more than a node's agent
-// (ec2.DefaultBudget), because it makes those for all nodes. Throttling halves a rate.
+// (ec2.DefaultBudget), because it makes those for all nodes. Of a change it is what EC2 gives the
+// account, less a tenth of the burst, because calls do not arrive in the times in which they are
+// sent; of a read half of that. Throttling halves a rate. Source: EC2 developer guide, "Request
+// throttling for the Amazon EC2 API".
 func Budget(action string) ec2.Budget {
-	if strings.HasPrefix(action, "Describe") {
+	switch {
+	case strings.HasPrefix(action, "Describe"):
 		return ec2.Budget{PerSecond: 10, Burst: 50}
+	case action == "CreateTags":
+		return ec2.Budget{PerSecond: 10, Burst: 90}
+	case action == "CreateNetworkInterface", action == "DeleteNetworkInterface", action == "ModifyNetworkInterfaceAttribute":
+		return ec2.Budget{PerSecond: 5, Burst: 90}
 	}
-	return ec2.Budget{PerSecond: 10, Burst: 100}
+	return ec2.Budget{PerSecond: 5, Burst: 45}
 }
 
 // Bounds of paged reads.

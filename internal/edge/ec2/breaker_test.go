@@ -86,27 +86,47 @@ func TestReadsHaveALargerBudgetThanChanges(t *testing.T) {
 	}
 }
 
+// Calls that were sent together are throttled together. Halving the rate for each took it to the
+// lowest one, 20 s a call, after a burst that was one token too large.
+func TestCallsThatAreThrottledTogetherHalveTheRateOnce(t *testing.T) {
+	b, now := newBudgets(func(string) Budget { return Budget{PerSecond: 8, Burst: 1} }), time.Now()
+	for range 10 {
+		b.adapt("A", true, now)
+		b.adapt("B", true, now)
+		now = now.Add(halveEvery / 10)
+	}
+	if got := b.bucket("A").Limit(); got != 4 {
+		t.Errorf("%v calls a second, want 4", got)
+	}
+	b.adapt("A", true, now)
+	if got := b.bucket("A").Limit(); got != 2 {
+		t.Errorf("a second later: %v calls a second, want 2", got)
+	}
+}
+
 // Throttling halves the rate of its action, and a success raises it by a tenth.
 func TestTheRateOfAnActionFollowsItsReplies(t *testing.T) {
 	b := newBudgets(func(string) Budget { return Budget{PerSecond: 1, Burst: 1} })
-	rate := func(action string) float64 { return float64(b.bucket(action).Limit()) }
+	rate, now := func(action string) float64 { return float64(b.bucket(action).Limit()) }, time.Now()
 	for i, step := range []struct {
 		throttled bool
 		want      float64
 	}{{false, 1}, {true, 0.5}, {true, 0.25}, {false, 0.275}} {
-		b.adapt("A", step.throttled)
+		now = now.Add(halveEvery)
+		b.adapt("A", step.throttled, now)
 		if got := rate("A"); got < step.want-1e-9 || got > step.want+1e-9 {
 			t.Errorf("step %d: %v calls a second, want %v", i, got, step.want)
 		}
 	}
 	for range 20 {
-		b.adapt("A", true)
+		now = now.Add(halveEvery)
+		b.adapt("A", true, now)
 	}
 	if got := rate("A"); got != slowest {
 		t.Errorf("throttled for long: %v calls a second, want %v", got, slowest)
 	}
 	for range 60 {
-		b.adapt("A", false)
+		b.adapt("A", false, now)
 	}
 	if got := rate("A"); got != 1 || rate("B") != 1 {
 		t.Errorf("after many successes %v calls a second, of another action %v; want 1", got, rate("B"))

@@ -28,17 +28,22 @@ func DefaultBudget(action string) Budget {
 // slowest is the lowest rate that throttling reduces a budget to, per second.
 const slowest = 0.05
 
-// budgets holds a token bucket per API action. Throttling halves its rate; every
-// success raises it by a tenth, up to the budget.
+// halveEvery is the least time between two halvings of a rate: calls that were sent at the same
+// time are throttled for the same cause.
+const halveEvery = time.Second
+
+// budgets holds a token bucket per API action. Throttling halves its rate, once in halveEvery;
+// every success raises it by a tenth, up to the budget.
 type budgets struct {
 	of func(action string) Budget
 
 	mu      sync.Mutex
 	buckets map[string]*rate.Limiter
+	halved  map[string]time.Time
 }
 
 func newBudgets(of func(string) Budget) *budgets {
-	return &budgets{of: of, buckets: make(map[string]*rate.Limiter)}
+	return &budgets{of: of, buckets: make(map[string]*rate.Limiter), halved: make(map[string]time.Time)}
 }
 
 func (b *budgets) bucket(action string) *rate.Limiter {
@@ -63,12 +68,17 @@ func (b *budgets) wait(ctx context.Context, action string) (time.Duration, error
 }
 
 // adapt changes the rate of an action after a call of it.
-func (b *budgets) adapt(action string, throttled bool) {
+func (b *budgets) adapt(action string, throttled bool, now time.Time) {
 	l := b.bucket(action)
 	full := rate.Limit(b.of(action).PerSecond)
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch {
 	case throttled:
-		l.SetLimit(max(l.Limit()/2, slowest))
+		if now.Sub(b.halved[action]) >= halveEvery {
+			b.halved[action] = now
+			l.SetLimit(max(l.Limit()/2, slowest))
+		}
 	case l.Limit() < full:
 		l.SetLimit(min(l.Limit()*1.1, full))
 	}

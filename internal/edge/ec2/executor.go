@@ -159,7 +159,7 @@ func (x *Executor) call(ctx context.Context, action, object string, timeout time
 		return err // the caller's context ended; EC2 did not fail
 	}
 	x.metrics.called(action, err, took)
-	x.budgets.adapt(action, IsThrottled(err))
+	x.budgets.adapt(action, IsThrottled(err), time.Now())
 	x.brakes.note(err, time.Now())
 	x.refused.note(action, object, err, time.Now())
 	if x.o.Clients.credentials != nil && refusedCredentials(err) {
