@@ -52,6 +52,11 @@ type BranchOptions struct {
 	GroupLimit int            // groups of an interface
 }
 
+// RequestRate is how many requests a second the controller may make of each API group: it writes
+// the records, annotations and capacities of all nodes. The API server's own priorities limit it
+// further.
+const RequestRate = 400
+
 // LeaseName is the name of the leader election's Lease.
 const LeaseName = "trunkline-controller"
 
@@ -74,7 +79,11 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("listen for health and metrics: %w", err)
 	}
 	var ready atomic.Bool
-	events := kube.NewEvents(o.Client.Core, "")
+	forEvents, err := o.Client.ForEvents()
+	if err != nil {
+		return err
+	}
+	events := kube.NewEvents(forEvents, "")
 	c, err := newCollector(o, events)
 	if err != nil {
 		return err

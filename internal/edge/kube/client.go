@@ -35,7 +35,13 @@ type Access struct {
 	InCluster bool
 	// UserAgent names the program in audit logs, such as "trunkline-agent/1.2".
 	UserAgent string
+	// Rate is how many requests a second the program may make of each API group; 0 is
+	// DefaultRate. Twice as many are a burst.
+	Rate int
 }
+
+// DefaultRate is the Rate of a program that serves one node.
+const DefaultRate = 50
 
 // Client is the clients of an API server; they share one connection pool.
 type Client struct {
@@ -70,7 +76,7 @@ func NewClient(a Access) (*Client, error) {
 	if a.Endpoint != "" {
 		cfg.Host = a.Endpoint
 	}
-	cfg.UserAgent = a.UserAgent
+	cfg.UserAgent, cfg.QPS, cfg.Burst = a.UserAgent, float32(a.Rate), 2*a.Rate
 	c, err := FromREST(cfg)
 	if err != nil {
 		return nil, err
@@ -130,10 +136,12 @@ func (a Access) load() (*rest.Config, string, error) {
 	return cfg, namespace, nil
 }
 
-// FromREST makes the clients from a configuration.
+// FromREST makes the clients from a configuration. Without a rate it gets DefaultRate.
 func FromREST(cfg *rest.Config) (*Client, error) {
 	cfg = rest.CopyConfig(cfg)
-	cfg.QPS, cfg.Burst = 50, 100
+	if cfg.QPS == 0 {
+		cfg.QPS, cfg.Burst = DefaultRate, 2*DefaultRate
+	}
 	typed := rest.CopyConfig(cfg)
 	typed.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	core, err := kubernetes.NewForConfig(typed)
@@ -157,6 +165,17 @@ func FromREST(cfg *rest.Config) (*Client, error) {
 		return nil, err
 	}
 	return &Client{Core: core, Metadata: meta, Trunkline: own, VPC: aws, Policies: policies, Config: cfg, Namespace: "default"}, nil
+}
+
+// ForEvents returns a client with a rate of its own, DefaultRate: events do not delay other requests.
+func (c *Client) ForEvents() (kubernetes.Interface, error) {
+	cfg := rest.CopyConfig(c.Config)
+	cfg.QPS, cfg.Burst = DefaultRate, 2*DefaultRate
+	out, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	return out, nil
 }
 
 // groupClient returns a typed client for one group and version, without REST mapper.
