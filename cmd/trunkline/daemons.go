@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -290,7 +293,7 @@ func (c *controllerCmd) run(p process) error {
 		return err
 	}
 	log := newLogger(p.err, cfg.LogLevel)
-	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-controller/" + version})
+	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-controller/" + version, Rate: controller.RequestRate})
 	if err != nil {
 		return err
 	}
@@ -321,6 +324,13 @@ func branchOptions(cfg config.Config, x *ec2.Executor) *controller.BranchOptions
 	plan.CoolDown, plan.Warm = cfg.BranchCoolDown, cfg.WarmBranches
 	if cfg.QuarantineGroup != "" {
 		plan.Quarantine = trunk.NewGroups(vpc.SecurityGroupID(cfg.QuarantineGroup))
+	}
+	for _, groups := range slices.Sorted(maps.Keys(cfg.ExactBranches)) {
+		e := trunk.Exact{Count: cfg.ExactBranches[groups]}
+		for id := range strings.SplitSeq(groups, "+") {
+			e.Groups = append(e.Groups, vpc.SecurityGroupID(id))
+		}
+		plan.Exact = append(plan.Exact, e)
 	}
 	return &controller.BranchOptions{
 		EC2: ec2.Trunks{Executor: x, Cluster: cfg.ClusterName}, Config: plan, Limits: cfg.BranchLimits, GroupLimit: cfg.GroupsPerInterface,

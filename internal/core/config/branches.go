@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ func securityGroups() []Setting {
 		numbersByName("branch-limits", "Numbers of branches by instance type or family, in the place of those that Trunkline knows, such as m9.large=9,m9=18.", func(c *Config) *map[string]int { return &c.BranchLimits }, parseBranchLimits),
 		text("quarantine-group", "", "Id of a security group that allows nothing, for branches that no pod uses. Without it, no branch is kept warm or used again.", func(c *Config) *string { return &c.QuarantineGroup }, groupOrNone),
 		number("warm-branches", 0, 0, 100, "Branches in quarantine that are kept on each node for pods to come: a pod gets one by one call. Never of the last third of a node's branches or of a subnet.", func(c *Config) *int { return &c.WarmBranches }),
+		numbersByName("exact-branches", "Branches that are kept on each node with the security groups of pods to come, by these groups, such as sg-0123456789abcdef0=5,sg-0123456789abcdef0+sg-0123456789abcdef1=2: a pod with exactly these groups gets one without a call. They are preferred to warm-branches, with the same bounds, and need quarantine-group too.", func(c *Config) *map[string]int { return &c.ExactBranches }, parseExactBranches),
 		number("groups-per-interface", 5, 1, 16, "Security groups that an interface of the account may have.", func(c *Config) *int { return &c.GroupsPerInterface }),
 	}
 }
@@ -52,6 +54,41 @@ func parseBranchLimits(v string) (map[string]int, error) {
 		if !typeOrFamily.MatchString(name) || err != nil || n < 0 || n > mostBranches {
 			return nil, fmt.Errorf("%q: must be an instance type or family and a number of branches from 0 to %d, such as m9.large=9", part, mostBranches)
 		}
+		if _, twice := all[name]; twice {
+			return nil, fmt.Errorf("%s is there twice", name)
+		}
+		if all == nil {
+			all = map[string]int{}
+		}
+		all[name] = n
+	}
+	return all, nil
+}
+
+// mostExact is the most branches that are kept with the same groups: two thirds of the VLANs.
+const mostExact = mostBranches * 2 / 3
+
+// parseExactBranches reads numbers by groups. A name has its groups sorted, so that the same groups
+// have one name.
+func parseExactBranches(v string) (map[string]int, error) {
+	var all map[string]int
+	for part := range strings.SplitSeq(v, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		name, text, _ := strings.Cut(part, "=")
+		groups := strings.Split(name, "+")
+		wrong := false
+		for i := range groups {
+			groups[i] = strings.TrimSpace(groups[i])
+			wrong = wrong || !groupID.MatchString(groups[i])
+		}
+		slices.Sort(groups)
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if wrong || err != nil || n < 1 || n > mostExact || len(slices.Compact(slices.Clone(groups))) != len(groups) {
+			return nil, fmt.Errorf("%q: must be different security groups and a number of branches from 1 to %d, such as sg-0123456789abcdef0+sg-0123456789abcdef1=2", part, mostExact)
+		}
+		name = strings.Join(groups, "+")
 		if _, twice := all[name]; twice {
 			return nil, fmt.Errorf("%s is there twice", name)
 		}

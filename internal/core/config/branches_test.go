@@ -33,3 +33,22 @@ func TestSecurityGroupsForPodsAreOffUnlessSet(t *testing.T) {
 		t.Errorf("%q, %d, %v", c.SecurityGroups, c.WarmBranches, err)
 	}
 }
+
+func TestExactBranchesByGroups(t *testing.T) {
+	const name, one, two = "exact-branches", "sg-0123456789abcdef0", "sg-0123456789abcdef1"
+	load := func(v string) (Config, error) {
+		return Load(Sources{Flags: map[string]string{name: v, "quarantine-group": "sg-00000000000000000"}})
+	}
+	c, err := load(one + "=5, " + two + " + " + one + " = 2,")
+	if want := map[string]int{one: 5, one + "+" + two: 2}; err != nil || !maps.Equal(c.ExactBranches, want) {
+		t.Errorf("%v, %v; want %v", c.ExactBranches, err, want)
+	}
+	for _, wrong := range []string{one, one + "=0", one + "=81", "web=1", "=1", one + "+=1", one + "+" + one + "=1", one + "=1," + one + "=2"} {
+		if _, err := load(wrong); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+	if _, err := Load(Sources{Flags: map[string]string{name: one + "=1"}}); err == nil || !strings.Contains(err.Error(), "quarantine-group") {
+		t.Errorf("without a quarantine group: %v", err)
+	}
+}

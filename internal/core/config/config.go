@@ -47,6 +47,7 @@ type Config struct {
 	BranchLimits       map[string]int // by instance type or family
 	QuarantineGroup    string         // empty: none
 	WarmBranches       int
+	ExactBranches      map[string]int // by groups, which "+" separates
 	GroupsPerInterface int
 
 	// Datapath.
@@ -155,6 +156,9 @@ func (c Config) checkCombinations() (problems []error) {
 	}
 	if c.WarmBranches > 0 && c.QuarantineGroup == "" {
 		problems = append(problems, fmt.Errorf("warm-branches: %d from %s: needs quarantine-group", c.WarmBranches, c.origins["warm-branches"]))
+	}
+	if len(c.ExactBranches) > 0 && c.QuarantineGroup == "" {
+		problems = append(problems, fmt.Errorf("exact-branches: from %s: needs quarantine-group", c.origins["exact-branches"]))
 	}
 	if c.IntrospectionAddress == c.MetricsAddress {
 		problems = append(problems, fmt.Errorf("metrics-address: %q from %s: must differ from introspection-address", c.MetricsAddress, c.origins["metrics-address"]))
