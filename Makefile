@@ -145,6 +145,7 @@ mutants-sample: ## The same for as many as MUTANTS_TIME allows, drawn by MUTANTS
 .PHONY: suites
 suites: setup build ## The long suites in full, with reports in test/reports (root)
 	TRUNKLINE_SUITES=full $(TEST) -tags "netns lab" -p 1 -parallel $(PARALLEL) -count 1 -timeout 4h $$({ ./test/tagged lab; ./test/tagged netns; } | sort -u) | $(PRINT) -v
+	TRUNKLINE_SUITES=full $(TEST) -count 1 -timeout 4h -run Churn ./internal/control/trunk | $(PRINT) -v
 	$(TEST) -count 1 -run Report ./test/fault | $(PRINT) -v
 	TRUNKLINE_SUITES=full $(MAKE) test-conformance test-cyclonus
 	$(GO) run ./test/mutants/cmd

@@ -17,8 +17,17 @@ import (
 	"testing"
 )
 
-// root of the checkout, from a package of test.
-const root = "../.."
+// root is that of the checkout, from the folder of a test: modules of their own are below it.
+func root() string {
+	at := "."
+	for range 8 {
+		if _, err := os.Stat(filepath.Join(at, "test", "suite", "suite.go")); err == nil {
+			return at
+		}
+		at = filepath.Join("..", at)
+	}
+	return "."
+}
 
 // IsFull reports whether suites run in full, as `make suites` has them.
 func IsFull() bool {
@@ -47,7 +56,7 @@ func (r Report) code() (string, error) {
 func Code(folders []string, own string, extensions ...string) (string, error) {
 	sum := sha256.New()
 	for _, folder := range folders {
-		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(root(), folder), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") && folder != own || !slices.Contains(extensions, filepath.Ext(path)) {
 				return err
 			}
@@ -62,7 +71,7 @@ func Code(folders []string, own string, extensions ...string) (string, error) {
 	return fmt.Sprintf("%.12x", sum.Sum(nil)), nil
 }
 
-func (r Report) path() string { return filepath.Join(root, "test", "reports", r.Name) }
+func (r Report) path() string { return filepath.Join(root(), "test", "reports", r.Name) }
 
 // A section begins with "== name: code <code>, <head>" and ends with the next one.
 const sectionHead = "\n== "

@@ -14,6 +14,7 @@ import (
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/test/suite"
 )
 
 // churn is pods that start and end at random, under faults of EC2 and of the API server and
@@ -137,54 +138,108 @@ func (c *churn) faulty(string) string {
 	return ""
 }
 
+// Operations of a run, and runs of a sample and of the whole suite.
+const (
+	churnSteps   = 80
+	churnSampled = 4
+	churnFull    = 30_000
+)
+
+func churnRuns() uint64 {
+	if suite.IsFull() {
+		return churnFull / churnSteps
+	}
+	return churnSampled
+}
+
 func TestUnderChurnAndFaultsNoVLANIsHeldTwiceAndNoBranchLeaks(t *testing.T) {
-	for seed := range uint64(4) {
+	var all total
+	for seed := range churnRuns() {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inWorld(t, nil, func(w *world) {
-				c := &churn{world: w, r: rand.New(rand.NewPCG(seed, 1)), fates: rand.New(rand.NewPCG(seed, 2)), pods: map[string]string{}, since: map[int]holding{}} //nolint:gosec // a test's draws
-				w.elapse(5 * time.Second)
-				w.stop()
-				w.reserve(21)
-				if seed%2 == 1 {
-					w.trunk.Quarantine, w.trunk.Warm = trunk.NewGroups(vpc.SecurityGroupID(w.groups["quarantine"])), 3
-				}
-				w.boot()
-				for app, groups := range c.policies() {
-					w.policy(app, app, groups...)
-				}
-				w.wire.inject(c.faulty)
-				writes := rand.New(rand.NewPCG(seed, 3)) //nolint:gosec // a test's draws
-				w.api.inject(func() string { return []string{"", "", "", "", "", "", "", "", "lost", "reply lost"}[writes.IntN(10)] })
-				for range 80 {
-					c.step()
-				}
-				w.wire.inject(nil)
-				w.api.inject(nil)
-				w.elapse(10 * time.Minute)
-				c.check()
-				for name, app := range c.pods {
-					if app != "plain" && w.branch(name) == nil {
-						w.t.Errorf("%s has no branch 10 minutes after the faults\n%s", name, w.ledger())
-					}
-					w.end(name)
-				}
-				w.stop()
-				w.trunk.Warm = 0
-				w.boot()
-				w.elapse(2 * time.Hour)
-				if got := w.branches(); len(got) != 0 {
-					w.t.Errorf("%d branches are left after %d pods and %d faults of EC2\n%s", len(got), c.made, c.calls, w.ledger())
-				}
-				trunks := 0
-				for _, i := range w.cloud.State().Interfaces {
-					if i.Type == vpc.TypeTrunk {
-						trunks++
-					}
-				}
-				if trunks != 1 || c.calls < 5 {
-					w.t.Errorf("%d trunks, want one; %d faults, want many", trunks, c.calls)
-				}
-			})
+			inWorld(t, nil, func(w *world) { all.add(churned(w, seed)) })
 		})
 	}
+	all.write(t)
+}
+
+// total is what all runs did.
+type total struct{ runs, pods, faults int }
+
+func (a *total) add(c *churn) {
+	a.runs, a.pods, a.faults = a.runs+1, a.pods+c.made, a.faults+c.calls
+}
+
+// write writes the report of a whole suite without a failure.
+func (a *total) write(t *testing.T) {
+	body := fmt.Sprintf("%d runs with %d pods and %d faults of EC2: 0 VLANs held twice, 0 interfaces left", a.runs, a.pods, a.faults)
+	t.Log(body)
+	if !suite.IsFull() || t.Failed() {
+		return
+	}
+	if err := churnReport().Write("churn", suite.Counted{Number: a.runs * churnSteps, Of: "operations"}, body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func churnReport() suite.Report {
+	return suite.Report{
+		Name:     "branch-churn.txt",
+		Head:     "Pods that start and end at random under faults of EC2 and of the API server, and restarts of the controller.",
+		Covered:  []string{"internal/core/trunk", "internal/core/securitygroup", "internal/edge/ec2"},
+		Suites:   "internal/control/trunk",
+		Sections: map[string]int{"churn": churnFull},
+	}
+}
+
+func TestTheReportOfChurnHasNoFailureAndMatchesTheCode(t *testing.T) { churnReport().Check(t) }
+
+// churned is a run, from the first pod until nothing is left.
+func churned(w *world, seed uint64) *churn {
+	c := &churn{world: w, r: rand.New(rand.NewPCG(seed, 1)), fates: rand.New(rand.NewPCG(seed, 2)), pods: map[string]string{}, since: map[int]holding{}} //nolint:gosec // a test's draws
+	w.elapse(5 * time.Second)
+	w.stop()
+	w.reserve(21)
+	if seed%2 == 1 {
+		w.trunk.Quarantine, w.trunk.Warm = trunk.NewGroups(vpc.SecurityGroupID(w.groups["quarantine"])), 3
+	}
+	if seed%4 == 3 {
+		w.trunk.Exact = []trunk.Exact{{Groups: trunk.NewGroups(vpc.SecurityGroupID(w.groups["cache"])), Count: 2}}
+	}
+	w.boot()
+	for app, groups := range c.policies() {
+		w.policy(app, app, groups...)
+	}
+	w.wire.inject(c.faulty)
+	writes := rand.New(rand.NewPCG(seed, 3)) //nolint:gosec // a test's draws
+	w.api.inject(func() string { return []string{"", "", "", "", "", "", "", "", "lost", "reply lost"}[writes.IntN(10)] })
+	for range churnSteps {
+		c.step()
+	}
+	w.wire.inject(nil)
+	w.api.inject(nil)
+	w.elapse(10 * time.Minute)
+	c.check()
+	for name, app := range c.pods {
+		if app != "plain" && w.branch(name) == nil {
+			w.t.Errorf("%s has no branch 10 minutes after the faults\n%s", name, w.ledger())
+		}
+		w.end(name)
+	}
+	w.stop()
+	w.trunk.Warm, w.trunk.Exact = 0, nil
+	w.boot()
+	w.elapse(2 * time.Hour)
+	if got := w.branches(); len(got) != 0 {
+		w.t.Errorf("%d branches are left after %d pods and %d faults of EC2\n%s", len(got), c.made, c.calls, w.ledger())
+	}
+	trunks := 0
+	for _, i := range w.cloud.State().Interfaces {
+		if i.Type == vpc.TypeTrunk {
+			trunks++
+		}
+	}
+	if trunks != 1 || c.calls < 5 {
+		w.t.Errorf("%d trunks, want one; %d faults, want many", trunks, c.calls)
+	}
+	return c
 }

@@ -138,7 +138,7 @@ func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
 		}
 	}
 	n.times.observe = n.rec.state.Observed.Add(observeEvery)
-	if earliest := n.c.started.Add(rand.N(observeEvery)); n.times.observe.Before(earliest) {
+	if earliest := n.c.started.Add(settleFor + rand.N(observeEvery)); n.times.observe.Before(earliest) {
 		n.times.observe = earliest // not those of all nodes at once after a restart
 	}
 	return nil
@@ -159,6 +159,7 @@ func (n *node) settle(now time.Time) {
 			n.rec.state = core.Fail(n.rec.state, r.id, *r.failure, n.c.o.Config, now)
 		} else {
 			n.rec.state = core.Settle(n.rec.state, r.id, r.outcome, n.c.o.Config, now)
+			n.c.groups.carried(n.rec.host.vpc, i.Action.Groups) // EC2 has accepted them
 		}
 		n.notify(i.Action, r)
 	}
@@ -253,7 +254,7 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 		s := n.snapshot(decided, on)
 		// ENIConfigs are not read: nothing is created in the subnet of the node instead.
 		s.CustomNetworking = hasFeature(object, vpcresources.CustomNetworking)
-		d := core.Plan(s, n.c.config(n.gone || on == nil), now)
+		d := core.Plan(s, n.c.config(!n.gone && on != nil && asksForBranches(object, on)), now)
 		confirmed, err := n.confirm(ctx, d.Confirm)
 		if err != nil {
 			return d, err
@@ -272,10 +273,11 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 	}
 }
 
-// config is the configuration of a node. Where there is no Node no branch is kept warm.
-func (c *Controller) config(gone bool) core.Config {
+// config is the configuration of a node. No branch is kept warm of one that asks for none: its
+// CNINode has lost the feature SecurityGroupsForPods, as before an uninstall, or it does not exist.
+func (c *Controller) config(asks bool) core.Config {
 	out := c.o.Config
-	if gone {
+	if !asks {
 		out.Warm, out.Exact = 0, nil
 	}
 	return out

@@ -50,6 +50,9 @@ const (
 	goneEvery = time.Minute
 	// passEvery is the least time between two passes of a node.
 	passEvery = 50 * time.Millisecond
+	// settleFor is how long a new process makes no regular observation: what a restart must do first
+	// is to serve pods.
+	settleFor = 5 * time.Minute
 	// fleetEvery and statusEvery are those between two passes over all nodes or policies.
 	fleetEvery  = time.Second
 	statusEvery = 2 * time.Second
@@ -109,10 +112,12 @@ func (c *Controller) changed(what kube.BranchChange) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.nodes {
-		if what.All || n.name == what.Node {
+	if what.All {
+		for _, n := range c.nodes {
 			n.loop.Mark()
 		}
+	} else if n, runs := c.nodes[what.Node]; runs {
+		n.loop.Mark()
 	}
 	c.fleet.Mark()
 	c.status.Mark()
@@ -144,14 +149,13 @@ func (c *Controller) wanted(n *vpcresources.CNINode) bool {
 	if n.Spec.ManagedBy == vpcresources.ManagedByEKSAutoMode {
 		return false
 	}
-	if n.Status.Trunkline != nil {
-		return true
-	}
-	if hasFeature(n, vpcresources.SecurityGroupsForPods) {
-		return true
-	}
-	of, ok := c.objects.Node(n.Name)
-	return ok && hasLabel(of, vpc.LabelTrunkAttached)
+	of, _ := c.objects.Node(n.Name)
+	return n.Status.Trunkline != nil || asksForBranches(n, of)
+}
+
+// asksForBranches reports whether a node is to have branches. on is nil without a Node.
+func asksForBranches(n *vpcresources.CNINode, on *corev1.Node) bool {
+	return hasFeature(n, vpcresources.SecurityGroupsForPods) || on != nil && hasLabel(on, vpc.LabelTrunkAttached)
 }
 
 func hasFeature(n *vpcresources.CNINode, name vpcresources.FeatureName) bool {

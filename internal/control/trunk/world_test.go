@@ -143,6 +143,8 @@ func (w *wire) describes() (n int) {
 type apiWire struct {
 	next http.RoundTripper
 
+	stale stale // set while no controller runs
+
 	mu    sync.Mutex
 	fault func() string
 }
@@ -163,7 +165,9 @@ func (w *apiWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if fault == "lost" {
 		return nil, errCut
 	}
-	reply, err := w.next.RoundTrip(r)
+	from := w.stale
+	from.next = w.next
+	reply, err := from.RoundTrip(r)
 	if err == nil && fault == "reply lost" {
 		_, _ = io.Copy(io.Discard, reply.Body)
 		_ = reply.Body.Close()
