@@ -15,6 +15,6 @@
 // runs it while it leads.
 //
 // Files: trunk.go has the loops, node.go and act.go the reconcile of a node, record.go the
-// conversion of its record, pods.go and groups.go the decisions on pods, status.go what is
+// conversion of its record, pods.go and groups.go the decisions on pods, subnets.go the free addresses of subnets, status.go what is
 // reported.
 package trunk

@@ -235,6 +235,7 @@ func (n *node) readHost(ctx context.Context, on *corev1.Node, now time.Time) err
 		return err
 	}
 	n.seen = seen
+	n.c.subnets.note(now, seen.Subnet)
 	n.rec.host = host{vpc: seen.VPC, subnet: seen.Subnet.ID, groups: seen.Groups, devices: limits.ENIs}
 	n.rec.ranges[seen.Subnet.ID] = ranges{seen.Subnet.CIDR, seen.Subnet.IPv6}
 	return nil
@@ -251,10 +252,11 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 	decided := n.c.decide(n.c.objects.PodsOn(n.name), n.rec.host.vpc)
 	observed := false
 	for {
-		s := n.snapshot(decided, on)
+		config := n.c.config(!n.gone && on != nil && asksForBranches(object, on))
+		s := n.snapshot(decided, on, config.Warm > 0 || len(config.Exact) > 0)
 		// ENIConfigs are not read: nothing is created in the subnet of the node instead.
 		s.CustomNetworking = hasFeature(object, vpcresources.CustomNetworking)
-		d := core.Plan(s, n.c.config(!n.gone && on != nil && asksForBranches(object, on)), now)
+		d := core.Plan(s, config, now)
 		confirmed, err := n.confirm(ctx, d.Confirm)
 		if err != nil {
 			return d, err
@@ -283,12 +285,10 @@ func (c *Controller) config(asks bool) core.Config {
 	return out
 }
 
-func (n *node) snapshot(pods []decided, on *corev1.Node) core.Snapshot {
+// snapshot is the input of a plan. warm: branches are kept for pods to come.
+func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapshot {
 	s := core.Snapshot{State: n.rec.state, Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.Devices}
-	free, total := -1, 0
-	if n.seen.Subnet.ID == n.rec.host.subnet && n.rec.host.subnet != "" {
-		free, total = n.seen.Subnet.Free, n.seen.Subnet.Addresses()
-	}
+	free, total := n.c.subnets.of(n.rec.host.vpc, n.rec.host.subnet, warm)
 	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
 	if on != nil {
 		s.Limits.ENIs = n.rec.host.devices
@@ -363,6 +363,9 @@ func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.D
 		n.c.o.Log.Debug("action begins", "node", n.name, "action", a.String(), "id", a.ID, "why", a.Why)
 		if i, open := begun.Call(a.ID); open {
 			calls = append(calls, i)
+			if a.Kind == core.CreateBranch || a.Kind == core.CreateTrunk {
+				n.c.subnets.take(a.Subnet)
+			}
 		} else {
 			n.loop.Mark() // it is complete, and another may follow
 		}

@@ -63,6 +63,7 @@ type Controller struct {
 	o       Options
 	objects *kube.BranchObjects
 	groups  *groups
+	subnets *subnets
 	compile compiler
 	fleet   *loop.Loop
 	status  *loop.Loop
@@ -78,6 +79,7 @@ func New(o Options) *Controller {
 	c := &Controller{o: o, nodes: map[string]*node{}}
 	c.objects = kube.NewBranchObjects(o.Client, c.changed, o.Log)
 	c.groups = newGroups(o.EC2.Groups, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
+	c.subnets = newSubnets(o.EC2.SubnetsOf, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
 	c.fleet = loop.New(c.startNodes)
 	c.fleet.MinInterval, c.fleet.Report = fleetEvery, c.report("nodes")
 	c.status = loop.New(c.writeStatus)
@@ -98,6 +100,7 @@ func (c *Controller) Run(ctx context.Context) {
 	wg.Go(func() { c.objects.Run(ctx) })
 	if c.objects.Wait(ctx) {
 		wg.Go(func() { c.groups.run(ctx) })
+		wg.Go(func() { c.subnets.run(ctx) })
 		wg.Go(func() { _ = c.fleet.Run(ctx) })  // returns nil
 		wg.Go(func() { _ = c.status.Run(ctx) }) // returns nil
 	}

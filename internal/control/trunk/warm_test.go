@@ -102,3 +102,22 @@ func TestAGenericBranchIsInQuarantineFromItsCreationOn(t *testing.T) {
 		}
 	})
 }
+
+// A new process knows no number of free addresses of the subnet from its record. It read none either,
+// and no branch was made warm again on a node that had its trunk.
+func TestWarmBranchesAreMadeAgainAfterARestart(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.elapse(30 * time.Second)
+		if len(w.branches()) != 0 || w.cniNode().Status.Trunkline.Trunk == nil {
+			t.Fatal("want a trunk without branches")
+		}
+		keepWarm(w, 3, 0, "")
+		if n := len(w.branches()); n != 3 {
+			t.Errorf("%d warm branches, want 3\n%s", n, w.ledger())
+		}
+		w.elapse(time.Hour)
+		if n := w.wire.count("DescribeSubnets"); n > 5 {
+			t.Errorf("%d describes of subnets in an idle hour", n)
+		}
+	})
+}

@@ -187,7 +187,15 @@ func interfaces(ctx context.Context, api API, req *ec2.DescribeNetworkInterfaces
 
 // Subnets describes the subnets of a VPC in one zone.
 func (x *Executor) Subnets(ctx context.Context, id vpc.ID, zone string) ([]Subnet, error) {
-	by := []types.Filter{filter("vpc-id", string(id)), filter("availability-zone", zone)}
+	return x.subnets(ctx, filter("vpc-id", string(id)), filter("availability-zone", zone))
+}
+
+// SubnetsOf describes all subnets of a VPC.
+func (x *Executor) SubnetsOf(ctx context.Context, id vpc.ID) ([]Subnet, error) {
+	return x.subnets(ctx, filter("vpc-id", string(id)))
+}
+
+func (x *Executor) subnets(ctx context.Context, by ...types.Filter) ([]Subnet, error) {
 	return read(ctx, x, "DescribeSubnets", describe(by), func(ctx context.Context, api API) ([]Subnet, error) {
 		var out []Subnet
 		req := &ec2.DescribeSubnetsInput{Filters: by}

@@ -1,0 +1,110 @@
+package trunk
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+)
+
+// freeFor is how long a number of free addresses is used after it was read: pods, nodes and other
+// programs take addresses all the time.
+const freeFor = time.Minute
+
+// subnets is what EC2 showed of the free addresses of subnets, for all nodes. Warm branches need it:
+// they take nothing of the last third of a subnet. It is read when a node that keeps branches warm
+// plans, all subnets of a VPC at once, and at most once in freeFor.
+type subnets struct {
+	read  func(context.Context, vpc.ID) ([]ec2.Subnet, error)
+	news  func()
+	log   *slog.Logger
+	asked chan struct{} // capacity 1: wanted is not empty
+
+	mu     sync.Mutex
+	known  map[vpc.SubnetID]reading
+	wanted map[vpc.ID]bool
+}
+
+// reading is a subnet as it was read.
+type reading struct {
+	of    ec2.Subnet
+	at    time.Time
+	taken int // interfaces that were begun since
+}
+
+func newSubnets(read func(context.Context, vpc.ID) ([]ec2.Subnet, error), news func(), log *slog.Logger) *subnets {
+	return &subnets{
+		read: read, news: news, log: log, asked: make(chan struct{}, 1), known: map[vpc.SubnetID]reading{}, wanted: map[vpc.ID]bool{},
+	}
+}
+
+// of returns the free addresses of a subnet, -1 if they are not known, and how many it has. ask: EC2 is
+// asked for those that are not known.
+func (s *subnets) of(in vpc.ID, id vpc.SubnetID, ask bool) (free, total int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, known := s.known[id]
+	if known && time.Since(r.at) < freeFor {
+		if r.of.Free < 0 {
+			return -1, r.of.Addresses()
+		}
+		return max(0, r.of.Free-r.taken), r.of.Addresses()
+	}
+	if ask && in != "" {
+		s.wanted[in] = true
+		select {
+		case s.asked <- struct{}{}:
+		default:
+		}
+	}
+	return -1, 0
+}
+
+// note records what was read, by calls that began at a time.
+func (s *subnets) note(at time.Time, list ...ec2.Subnet) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range list {
+		s.known[n.ID] = reading{of: n, at: at}
+	}
+}
+
+// take records that an interface is made in a subnet.
+func (s *subnets) take(id vpc.SubnetID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, known := s.known[id]; known {
+		r.taken++
+		s.known[id] = r
+	}
+}
+
+// run asks EC2 until ctx ends. After a failure the next plan asks again.
+func (s *subnets) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.asked:
+		}
+		s.mu.Lock()
+		wanted := slices.Sorted(maps.Keys(s.wanted))
+		clear(s.wanted)
+		s.mu.Unlock()
+		for _, in := range wanted {
+			at := time.Now()
+			found, err := s.read(ctx, in)
+			if err != nil {
+				s.log.Warn("free addresses of subnets not read from EC2: no branch is made warm meanwhile", "vpc", string(in), "err", err)
+				continue
+			}
+			s.note(at, found...)
+			s.news()
+		}
+	}
+}
