@@ -31,7 +31,7 @@ type choices struct {
 
 // resolve reads lab.yaml, applies the flags and checks the result.
 func (c choices) resolve() (spec.Resolved, error) {
-	want := spec.Spec{}
+	want := spec.Default()
 	if c.file != "" {
 		var err error
 		if want, err = spec.Load(c.file); err != nil {

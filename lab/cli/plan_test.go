@@ -158,7 +158,9 @@ func TestAChangeThatARunningLabCannotMakeIsRefusedAndTheRecordKept(t *testing.T)
 	if err := (record{Lab: want}).accept(want, ""); err != nil {
 		t.Errorf("the same lab again: %v", err)
 	}
-	r, err := spec.Spec{VPC: spec.VPC{CIDR: "10.8.0.0/16"}}.Resolve()
+	other := spec.Default()
+	other.VPC.CIDR, other.Subnets = "10.8.0.0/16", nil
+	r, err := other.Resolve()
 	if err != nil {
 		t.Fatal(err)
 	}

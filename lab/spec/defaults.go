@@ -10,10 +10,10 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// Default returns the lab of an empty file: one VPC with three zones, three nodes, and
-// the security groups of an EKS cluster.
+// Default returns the lab without a file: one VPC with three zones, three nodes, the security
+// groups of an EKS cluster, and security groups for pods, which a file has to ask for.
 func Default() Spec {
-	return Spec{}.withDefaults()
+	return Spec{SecurityGroupsForPods: PodGroupsOwn, Quotas: Quotas{TrunkCalls: true}}.withDefaults()
 }
 
 // withDefaults sets fields that the file omits. A list in the file replaces the default
@@ -131,16 +131,26 @@ func defaultRouteTables(internet, ipv6 bool) []RouteTable {
 	return []RouteTable{main}
 }
 
-// defaultGroups returns the security groups of an EKS cluster: nodes accept traffic from
-// nodes and the control plane; the control plane accepts traffic from nodes on 443.
+// defaultGroups returns the security groups of an EKS cluster, and two for pods. Nodes accept
+// traffic from nodes and the control plane, and DNS queries from pods of the two; the control
+// plane accepts traffic from nodes on 443, and the database from clients on 8080.
 func defaultGroups() []SecurityGroup {
+	pods := []string{GroupClients, GroupDatabase}
 	return []SecurityGroup{
 		{Name: groupNodes, Description: "Nodes and their pods", Ingress: []Rule{
 			{Protocol: "all", Groups: []string{groupNodes}, Note: "nodes and pods among themselves"},
 			{Protocol: "all", Groups: []string{groupCluster}, Note: "API server to kubelets, webhooks and aggregated APIs"},
+			{Protocol: "udp", Ports: intstr.FromInt32(53), Groups: pods, Note: "CoreDNS runs on any node"},
+			{Protocol: "tcp", Ports: intstr.FromInt32(53), Groups: pods},
 		}},
 		{Name: groupCluster, Description: "Control plane", Ingress: []Rule{
 			{Protocol: "tcp", Ports: intstr.FromInt32(443), Groups: []string{groupNodes}, Note: "API"},
+		}},
+		{Name: GroupClients, Description: "Of pods that may use the database", Ingress: []Rule{
+			{Protocol: "all", Groups: []string{groupNodes}, Note: "probes of the kubelet"},
+		}},
+		{Name: GroupDatabase, Description: "Called on 8080 by clients only, not by the nodes either", Ingress: []Rule{
+			{Protocol: "tcp", Ports: intstr.FromInt32(8080), Groups: []string{GroupClients}},
 		}},
 	}
 }

@@ -3,6 +3,13 @@ package spec
 // PodGroupsOwn is the value of securityGroupsForPods.
 const PodGroupsOwn = "own"
 
+// Names of the security groups that the demo and the connectivity test give to pods: the
+// database accepts connections on 8080 from clients, and from no other pod or node.
+const (
+	GroupClients  = "clients"
+	GroupDatabase = "database"
+)
+
 // podGroups reports whether Trunkline's controller gives pods security groups of their own.
 func podGroups(p *problems, s Spec) bool {
 	const field = "securityGroupsForPods"

@@ -59,3 +59,14 @@ func TestTheExamplesPoliciesNameGroupsOfItsLab(t *testing.T) {
 		}
 	}
 }
+
+// A file that says nothing of groups for pods has none, unlike the lab without a file.
+func TestOnlyTheLabWithoutAFileHasGroupsForPodsUnasked(t *testing.T) {
+	r, err := Default().Resolve()
+	if err != nil || !r.PodGroups || !r.Cloud.Quotas.TrunkCalls {
+		t.Errorf("without a file: groups for pods %v, quotas %+v (%v)", r.PodGroups, r.Cloud.Quotas, err)
+	}
+	if r, err = (Spec{}).Resolve(); err != nil || r.PodGroups || r.Cloud.Quotas.TrunkCalls {
+		t.Errorf("an empty file: groups for pods %v, quotas %+v (%v)", r.PodGroups, r.Cloud.Quotas, err)
+	}
+}
