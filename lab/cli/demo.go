@@ -57,6 +57,7 @@ func (c *demoCmd) Run(s *session) error {
 		{"Status of Trunkline", t.productStatus},
 		{"Connectivity test", t.connectivity},
 		{"A network policy", t.policy},
+		{"Security groups of pods", t.groups},
 		{"Path of a pod's address", t.addressPath},
 	} {
 		if c.SkipTest && step.title == "Connectivity test" {
@@ -129,6 +130,7 @@ func (t *tour) nextSteps() {
   %[1]s exec %[2]s -- ip rule               a node's rules; also: nft list ruleset
   %[1]s trunkline show addresses --why      the pod of each address, with reasons
   %[1]s trunkline policy dump               what the kernels hold of policies; log -f: what they deny
+  %[1]s trunkline show branches             the interfaces of pods with security groups of their own
   %[1]s aws ec2 describe-security-groups
   %[1]s logs                                list the logs
 

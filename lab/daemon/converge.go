@@ -296,7 +296,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	if m := l.machines.named(n.Name); m != nil && m.current() != NodeTerminated {
 		return m, nil
 	}
-	instance, err := describe(l.world.State(), n.Name, want.NoCloud)
+	instance, err := describe(l.world.State(), n.Name, want)
 	if err != nil {
 		return nil, err
 	}

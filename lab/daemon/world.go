@@ -80,7 +80,7 @@ func primary(s *cloud.State, eni *cloud.Interface) (node.Primary, error) {
 }
 
 // describe returns a node's instance as its metadata describes it.
-func describe(s *cloud.State, name string, noCloud bool) (node.Instance, error) {
+func describe(s *cloud.State, name string, lab Lab) (node.Instance, error) {
 	i, eni, err := instanceNamed(s, name)
 	if err != nil {
 		return node.Instance{}, err
@@ -90,7 +90,10 @@ func describe(s *cloud.State, name string, noCloud bool) (node.Instance, error) 
 		return node.Instance{}, err
 	}
 	maxPods, machineName := i.Limits.MaxPods(), ""
-	if noCloud {
+	if lab.PodGroups {
+		maxPods = i.Limits.WithTrunk().MaxPods()
+	}
+	if lab.NoCloud {
 		maxPods, machineName = node.MaxPodsWithoutCloud, name
 	}
 	return node.Instance{

@@ -90,7 +90,7 @@ func (s Spec) withNodeDefaults() Spec {
 			setDefault(&n.Subnet, for4[i%len(for4)].Name)
 		}
 		if n.Groups == nil {
-			n.Groups = []string{groupNodes}
+			n.Groups = []string{GroupNodes}
 		}
 	}
 	return s
@@ -137,17 +137,17 @@ func defaultRouteTables(internet, ipv6 bool) []RouteTable {
 func defaultGroups() []SecurityGroup {
 	pods := []string{GroupClients, GroupDatabase}
 	return []SecurityGroup{
-		{Name: groupNodes, Description: "Nodes and their pods", Ingress: []Rule{
-			{Protocol: "all", Groups: []string{groupNodes}, Note: "nodes and pods among themselves"},
+		{Name: GroupNodes, Description: "Nodes and their pods", Ingress: []Rule{
+			{Protocol: "all", Groups: []string{GroupNodes}, Note: "nodes and pods among themselves"},
 			{Protocol: "all", Groups: []string{groupCluster}, Note: "API server to kubelets, webhooks and aggregated APIs"},
 			{Protocol: "udp", Ports: intstr.FromInt32(53), Groups: pods, Note: "CoreDNS runs on any node"},
 			{Protocol: "tcp", Ports: intstr.FromInt32(53), Groups: pods},
 		}},
 		{Name: groupCluster, Description: "Control plane", Ingress: []Rule{
-			{Protocol: "tcp", Ports: intstr.FromInt32(443), Groups: []string{groupNodes}, Note: "API"},
+			{Protocol: "tcp", Ports: intstr.FromInt32(443), Groups: []string{GroupNodes}, Note: "API"},
 		}},
 		{Name: GroupClients, Description: "Of pods that may use the database", Ingress: []Rule{
-			{Protocol: "all", Groups: []string{groupNodes}, Note: "probes of the kubelet"},
+			{Protocol: "all", Groups: []string{GroupNodes}, Note: "probes of the kubelet"},
 		}},
 		{Name: GroupDatabase, Description: "Called on 8080 by clients only, not by the nodes either", Ingress: []Rule{
 			{Protocol: "tcp", Ports: intstr.FromInt32(8080), Groups: []string{GroupClients}},

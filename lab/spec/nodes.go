@@ -29,11 +29,13 @@ type members struct {
 	*problems
 	lab     string
 	noCloud bool
-	roles   map[string]Role
-	network *network
-	groups  *groups
-	types   map[string]vpc.Limits // all instance types
-	own     map[string]vpc.Limits // those of the file
+	// podGroups: nodes have trunks.
+	podGroups bool
+	roles     map[string]Role
+	network   *network
+	groups    *groups
+	types     map[string]vpc.Limits // all instance types
+	own       map[string]vpc.Limits // those of the file
 
 	hosts     []cloud.HostSpec
 	instances []cloud.InstanceSpec
@@ -44,7 +46,7 @@ type members struct {
 // instance types.
 func resolveMembers(p *problems, s Spec, n *network, g *groups, own map[string]vpc.Limits) *members {
 	m := &members{
-		problems: p, lab: s.Name, noCloud: s.Cloud == CloudNone, roles: s.Roles, network: n, groups: g,
+		problems: p, lab: s.Name, noCloud: s.Cloud == CloudNone, podGroups: s.SecurityGroupsForPods != "", roles: s.Roles, network: n, groups: g,
 		types: builtinTypes(), own: own,
 	}
 	maps.Copy(m.types, own)
@@ -105,6 +107,9 @@ func (m *members) node(field string, n Node) {
 	nodeFiles(m.problems, field+"files", n.Files)
 	m.before(field+"before", n)
 	m.otherNetwork(field+"network", &n)
+	if m.podGroups {
+		limits = limits.WithTrunk()
+	}
 	namespace := NodeNamespace(m.lab, n.Name)
 	m.instances = append(m.instances, cloud.InstanceSpec{
 		Name: n.Name, Type: n.Type, Subnet: n.Subnet, Groups: n.Groups,

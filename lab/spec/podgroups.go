@@ -3,9 +3,10 @@ package spec
 // PodGroupsOwn is the value of securityGroupsForPods.
 const PodGroupsOwn = "own"
 
-// Names of the security groups that the demo and the connectivity test give to pods: the
+// Names of the default security groups that the demo and the connectivity test give to pods: the
 // database accepts connections on 8080 from clients, and from no other pod or node.
 const (
+	GroupNodes    = "nodes"
 	GroupClients  = "clients"
 	GroupDatabase = "database"
 )

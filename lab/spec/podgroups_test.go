@@ -63,10 +63,10 @@ func TestTheExamplesPoliciesNameGroupsOfItsLab(t *testing.T) {
 // A file that says nothing of groups for pods has none, unlike the lab without a file.
 func TestOnlyTheLabWithoutAFileHasGroupsForPodsUnasked(t *testing.T) {
 	r, err := Default().Resolve()
-	if err != nil || !r.PodGroups || !r.Cloud.Quotas.TrunkCalls {
-		t.Errorf("without a file: groups for pods %v, quotas %+v (%v)", r.PodGroups, r.Cloud.Quotas, err)
+	if err != nil || !r.PodGroups || !r.Cloud.Quotas.TrunkCalls || r.Nodes[0].MaxPods != 44 { // the trunk takes an interface with 14 addresses
+		t.Errorf("without a file: groups for pods %v, quotas %+v, nodes %+v (%v)", r.PodGroups, r.Cloud.Quotas, r.Nodes, err)
 	}
-	if r, err = (Spec{}).Resolve(); err != nil || r.PodGroups || r.Cloud.Quotas.TrunkCalls {
-		t.Errorf("an empty file: groups for pods %v, quotas %+v (%v)", r.PodGroups, r.Cloud.Quotas, err)
+	if r, err = (Spec{}).Resolve(); err != nil || r.PodGroups || r.Cloud.Quotas.TrunkCalls || r.Nodes[0].MaxPods != 58 {
+		t.Errorf("an empty file: groups for pods %v, quotas %+v, nodes %+v (%v)", r.PodGroups, r.Cloud.Quotas, r.Nodes, err)
 	}
 }

@@ -237,7 +237,6 @@ const (
 	DefaultLatency      = 5 * time.Millisecond
 	MaxNodes            = 64 // a node uses 0.5 GiB of memory and about 300 PIDs of the machine
 	defaultZones        = 3
-	groupNodes          = "nodes"
 	groupCluster        = "cluster"
 )
 

@@ -17,3 +17,12 @@ type Limits struct {
 // MaxPods returns the pod limit that EKS sets on such a node: every address slot
 // except the primary one of each interface, plus two pods on the host network.
 func (l Limits) MaxPods() int { return l.ENIs*(l.IPv4-1) + 2 }
+
+// WithTrunk returns the limits for the other pods of an instance that has a trunk, if its type can
+// have one: the trunk takes an interface.
+func (l Limits) WithTrunk() Limits {
+	if l.Branches > 0 {
+		l.ENIs--
+	}
+	return l
+}
