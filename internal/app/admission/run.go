@@ -6,16 +6,13 @@ package admission
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +23,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/podadmission"
 	core "github.com/trunkline/trunkline/internal/core/podadmission"
 	"github.com/trunkline/trunkline/internal/core/podeni"
+	"github.com/trunkline/trunkline/internal/edge/health"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/webhook"
 )
@@ -77,7 +75,7 @@ func (s secrets) Write(ctx context.Context, data map[string][]byte, has kube.Sec
 // Run serves health, metrics and the webhook, and leads if it is elected. It returns nil when ctx
 // ends. The webhook's address refuses connections until the replica can answer.
 func Run(ctx context.Context, o Options) error {
-	health, err := net.Listen("tcp", o.Listen)
+	probes, err := net.Listen("tcp", o.Listen)
 	if err != nil {
 		return fmt.Errorf("listen for health and metrics: %w", err)
 	}
@@ -111,7 +109,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serve(ctx, health, o.Registry, c) })
+	g.Go(func() error { return health.Serve(ctx, probes, o.Registry, c.NotReady) })
 	g.Go(func() error { return inputs.Run(ctx) })
 	g.Go(func() error { return c.Follow.Run(ctx) })
 	g.Go(func() error {
@@ -165,31 +163,4 @@ func serveReviews(ctx context.Context, o Options, c *podadmission.Controller, s 
 	}
 	o.Log.Info("webhook serves", "address", l.Addr().String())
 	return s.Serve(ctx, l)
-}
-
-// serve serves /healthz, /readyz and /metrics until ctx ends.
-func serve(ctx context.Context, l net.Listener, r *prometheus.Registry, c *podadmission.Controller) error {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if why := c.NotReady(); why != "" {
-			http.Error(w, why, http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	select {
-	case err := <-done:
-		return fmt.Errorf("serve health and metrics: %w", err)
-	case <-ctx.Done():
-		err := srv.Close()
-		if served := <-done; !errors.Is(served, http.ErrServerClosed) {
-			err = errors.Join(err, served)
-		}
-		return err
-	}
 }

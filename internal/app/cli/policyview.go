@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/trunkline/trunkline/api/introspection"
+
+	"github.com/trunkline/trunkline/internal/app/cli/render"
 )
 
 // NodePolicies is what a node enforces.
@@ -215,7 +217,7 @@ func WritePolicies(w io.Writer, nodes []NodePolicies) {
 		}
 		rows = append(rows, []string{p.Name, cmp.Or(pods, "none"), fmt.Sprint(len(p.Nodes))})
 	}
-	table(w, rows)
+	render.Table(w, rows)
 	for _, p := range list {
 		for _, problem := range p.Problems {
 			fmt.Fprintf(w, "%s %s: %s\n", markWarning, p.Name, problem)

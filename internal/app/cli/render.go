@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+	"github.com/trunkline/trunkline/internal/app/cli/render"
 )
 
 // Marks at the start of a line.
@@ -37,15 +37,6 @@ func WriteJSON(w io.Writer, v any) error {
 // WriteJSONLine writes a value as JSON on one line.
 func WriteJSONLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
 
-// table writes rows in aligned columns; the first row is the heading.
-func table(w io.Writer, rows [][]string) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, r := range rows {
-		fmt.Fprintln(tw, strings.TrimRight(strings.Join(r, "\t"), "\t "))
-	}
-	_ = tw.Flush() // errors of w are reported at the end of the command
-}
-
 // WriteStatus renders a status for a terminal.
 func WriteStatus(w io.Writer, s Status) {
 	for _, l := range s.Workloads {
@@ -72,7 +63,7 @@ func WriteStatus(w io.Writer, s Status) {
 	for _, n := range s.Nodes {
 		rows = append(rows, nodeRow(n))
 	}
-	table(w, rows)
+	render.Table(w, rows)
 	for _, n := range s.Nodes {
 		if n.Why != "" {
 			fmt.Fprintf(w, "  %s: %s\n", n.Node, n.Why)
@@ -193,7 +184,7 @@ func nodeRow(n NodePool) []string {
 		interfaces = "-"
 	}
 	return []string{
-		n.Node, ready, n.Mode, dash(n.InstanceType), interfaces,
+		n.Node, ready, n.Mode, render.Dash(n.InstanceType), interfaces,
 		count(c.Free), count(c.Assigned), count(c.Cooling), count(c.Waiting), count(c.Total), count(c.Limit),
 		n.Agent, n.Age.String() + " ago",
 	}
@@ -261,5 +252,5 @@ func WriteTestList(w io.Writer, cases []connectivity.Case) {
 	for _, c := range cases {
 		rows = append(rows, []string{c.Name, c.Asserts})
 	}
-	table(w, rows)
+	render.Table(w, rows)
 }

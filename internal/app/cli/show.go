@@ -7,12 +7,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/app/cli/render"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
@@ -87,9 +87,9 @@ func Settings(c config.Config) []Setting {
 func WriteSettings(w io.Writer, c config.Config) {
 	rows := [][]string{{"SETTING", "VALUE", "FROM"}}
 	for _, s := range c.Describe() {
-		rows = append(rows, []string{s.Name, dash(s.Value), s.Origin})
+		rows = append(rows, []string{s.Name, render.Dash(s.Value), s.Origin})
 	}
-	table(w, rows)
+	render.Table(w, rows)
 	for _, n := range c.NotServed() {
 		fmt.Fprintf(w, "%s %s\n", markWarning, n)
 	}
@@ -137,7 +137,7 @@ func writeOutages(w io.Writer, l introspection.Ledger) {
 	}
 	read := make([]string, len(l.Facts))
 	for i, f := range l.Facts {
-		read[i] = fmt.Sprintf("%s %s ago", f.What, since(f.Read, l.At))
+		read[i] = fmt.Sprintf("%s %s ago", f.What, render.Since(f.Read, l.At))
 	}
 	fmt.Fprintf(w, "  %s: last read: %s\n", l.Node, strings.Join(read, ", "))
 }
@@ -150,7 +150,7 @@ func writeAddresses(w io.Writer, ledgers []introspection.Ledger, why bool) {
 	rows := [][]string{head}
 	for _, l := range ledgers {
 		add := func(a introspection.Address, eni, device, subnet string, table int) {
-			row := []string{l.Node, a.Address.String(), a.State, dash(a.Pod), dash(eni), device, dash(subnet), fmt.Sprint(table), since(a.Since, l.At)}
+			row := []string{l.Node, a.Address.String(), a.State, render.Dash(a.Pod), render.Dash(eni), device, render.Dash(subnet), fmt.Sprint(table), render.Since(a.Since, l.At)}
 			if why {
 				row = append(row, a.Why)
 			}
@@ -167,7 +167,7 @@ func writeAddresses(w io.Writer, ledgers []introspection.Ledger, why bool) {
 			}
 		}
 	}
-	table(w, rows)
+	render.Table(w, rows)
 	for _, l := range ledgers {
 		if l.PodCIDR != nil {
 			fmt.Fprintf(w, "%s: addresses of the pod CIDR %s; free ones are not listed\n", l.Node, text(l.PodCIDR.CIDR.IsValid(), l.PodCIDR.CIDR))
@@ -194,7 +194,7 @@ func writeENIs(w io.Writer, ledgers []introspection.Ledger, why bool) {
 					other++
 				}
 			}
-			row := []string{l.Node, e.ID, fmt.Sprint(e.Device), e.State, text(e.Primary.IsValid(), e.Primary), dash(e.MAC), dash(e.Subnet), text(e.CIDR.IsValid(), e.CIDR), fmt.Sprint(e.Table), fmt.Sprint(free), fmt.Sprint(assigned), fmt.Sprint(other)}
+			row := []string{l.Node, e.ID, fmt.Sprint(e.Device), e.State, text(e.Primary.IsValid(), e.Primary), render.Dash(e.MAC), render.Dash(e.Subnet), text(e.CIDR.IsValid(), e.CIDR), fmt.Sprint(e.Table), fmt.Sprint(free), fmt.Sprint(assigned), fmt.Sprint(other)}
 			if why {
 				row = append(row, e.Why)
 			}
@@ -202,7 +202,7 @@ func writeENIs(w io.Writer, ledgers []introspection.Ledger, why bool) {
 		}
 	}
 	if len(rows) > 1 {
-		table(w, rows)
+		render.Table(w, rows)
 	}
 	for _, l := range ledgers {
 		if l.WithoutEC2 != "" {
@@ -217,26 +217,19 @@ func writePool(w io.Writer, ledgers []introspection.Ledger, why bool) {
 		p := l.Pool
 		rows = append(rows, []string{
 			l.Node, fmt.Sprint(p.Free), fmt.Sprint(p.Assigned), fmt.Sprint(p.Cooling), fmt.Sprint(p.Waiting),
-			fmt.Sprint(p.Total), fmt.Sprint(p.WarmTarget), fmt.Sprint(p.Limit), dash(p.Brake),
+			fmt.Sprint(p.Total), fmt.Sprint(p.WarmTarget), fmt.Sprint(p.Limit), render.Dash(p.Brake),
 		})
 	}
-	table(w, rows)
+	render.Table(w, rows)
 	if !why {
 		return
 	}
 	for _, l := range ledgers {
-		fmt.Fprintf(w, "\n%s: address available for the next pod: %s\n", l.Node, dash(l.Pool.Why))
+		fmt.Fprintf(w, "\n%s: address available for the next pod: %s\n", l.Node, render.Dash(l.Pool.Why))
 		for _, s := range l.Pool.Steps {
 			fmt.Fprintf(w, "  next: %s, because %s\n", s.What, s.Why)
 		}
 	}
-}
-
-func dash(s string) string {
-	if strings.TrimSpace(s) == "" {
-		return "-"
-	}
-	return s
 }
 
 func text(valid bool, v fmt.Stringer) string {
@@ -244,11 +237,4 @@ func text(valid bool, v fmt.Stringer) string {
 		return "-"
 	}
 	return v.String()
-}
-
-func since(t, now time.Time) string {
-	if t.IsZero() || now.Before(t) {
-		return "-"
-	}
-	return now.Sub(t).Round(time.Second).String()
 }

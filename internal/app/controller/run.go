@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -22,6 +20,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/leak"
 	"github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/health"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -79,6 +78,12 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("listen for health and metrics: %w", err)
 	}
 	var ready atomic.Bool
+	notReady := func() string {
+		if ready.Load() {
+			return ""
+		}
+		return "no leader elected yet"
+	}
 	forEvents, err := o.Client.ForEvents()
 	if err != nil {
 		return err
@@ -111,7 +116,7 @@ func Run(ctx context.Context, o Options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	// The election outlives ctx: the lease is released only after the leader's work ended.
 	electing, release := context.WithCancel(context.WithoutCancel(ctx))
-	g.Go(func() error { return serve(ctx, listener, o.Registry, &ready) })
+	g.Go(func() error { return health.Serve(ctx, listener, o.Registry, notReady) })
 	g.Go(func() error { events.Run(ctx); return nil })
 	g.Go(func() error {
 		elector.Run(electing)
@@ -189,31 +194,4 @@ func lead(ctx context.Context, o Options, c *collector, events *kube.Events) {
 		g.Go(func() error { own.Run(ctx); return nil })
 	}
 	_ = g.Wait() // all return nil
-}
-
-// serve serves /healthz, /readyz and /metrics until ctx ends.
-func serve(ctx context.Context, l net.Listener, r *prometheus.Registry, ready *atomic.Bool) error {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !ready.Load() {
-			http.Error(w, "no leader elected yet", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	select {
-	case err := <-done:
-		return fmt.Errorf("serve health and metrics: %w", err)
-	case <-ctx.Done():
-		err := srv.Close()
-		if served := <-done; !errors.Is(served, http.ErrServerClosed) {
-			err = errors.Join(err, served)
-		}
-		return err
-	}
 }

@@ -47,11 +47,9 @@ func (n *node) prepare(i core.Intent) (flight, error) {
 		return f, nil
 	}
 	b := n.rec.state.Branches[i.Action.Branch]
-	name, at := n.rec.names[i.Action.Pod], n.rec.ranges[b.Subnet]
+	name := n.rec.names[i.Action.Pod]
 	f.pod = kube.PodRef{Namespace: name.Namespace, Name: name.Name}
-	text, err := podeni.Encode([]podeni.Entry{{
-		ENI: b.ENI, MAC: b.MAC, IPv4: b.IPv4, IPv6: b.IPv6, VLAN: b.VLAN, Subnet4: at.v4, Subnet6: at.v6, Association: string(b.Association),
-	}})
+	text, err := podeni.Encode([]podeni.Entry{n.rec.entry(b)})
 	if err != nil {
 		return f, fmt.Errorf("branch %s of pod %s: %w", b.ENI, f.pod, err)
 	}

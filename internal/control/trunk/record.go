@@ -13,6 +13,7 @@ import (
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/podeni"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -235,6 +236,31 @@ func readLedger(l *vpcresources.BranchLedger, instance vpc.InstanceID) (record, 
 		s.Unowned[vpc.ENIID(u.ENIID)] = p.unowned(u)
 	}
 	return p.r, p.err
+}
+
+// Records are the branches of a status that annotations may name: those of pods.
+func Records(l *vpcresources.BranchLedger) (list []podeni.Record, err error) {
+	if l == nil {
+		return nil, nil
+	}
+	r, err := readLedger(l, vpc.InstanceID(l.InstanceID))
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range slices.Sorted(maps.Keys(r.state.Branches)) {
+		if b := r.state.Branches[id]; b.Stage == core.Binding || b.Stage == core.Bound {
+			list = append(list, podeni.Record{Instance: r.state.Instance, Pod: types.UID(b.Pod), Entry: r.entry(b)})
+		}
+	}
+	return list, nil
+}
+
+// entry is a branch as the annotation of its pod names it.
+func (r record) entry(b core.Branch) podeni.Entry {
+	at := r.ranges[b.Subnet]
+	return podeni.Entry{
+		ENI: b.ENI, MAC: b.MAC, IPv4: b.IPv4, IPv6: b.IPv6, VLAN: b.VLAN, Subnet4: at.v4, Subnet6: at.v6, Association: string(b.Association),
+	}
 }
 
 // parser reads values, and keeps the first error.

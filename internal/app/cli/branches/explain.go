@@ -2,7 +2,6 @@ package branches
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/control/trunk"
 	"github.com/trunkline/trunkline/internal/core/podeni"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -58,7 +58,7 @@ func Explain(o Objects) Explanation {
 	d := decide(o)
 	e := Explanation{
 		Pod: p.Namespace + "/" + p.Name, Phase: string(p.Status.Phase), Node: p.Spec.NodeName, Account: p.Spec.ServiceAccountName,
-		Verdict: d.Verdict.String(), Why: d.Why, Groups: d.Groups, Requests: requests(p),
+		Verdict: d.Verdict.String(), Why: d.Why, Groups: d.Groups, Requests: Requests(p),
 	}
 	for _, m := range d.Matches {
 		row := Policy{Name: m.Policy.Name, Selected: m.Selected, Why: m.Why}
@@ -91,8 +91,8 @@ func decide(o Objects) securitygroup.Decision {
 	return securitygroup.Compile(policies).Select(securitygroup.FromPod(o.Pod), account)
 }
 
-// requests is the sum of all containers, as the scheduler counts it: a controller counts no other.
-func requests(p *corev1.Pod) (n int64) {
+// Requests is how many branches a pod requests: the sum of all containers, as the scheduler counts it.
+func Requests(p *corev1.Pod) (n int64) {
 	for _, c := range p.Spec.Containers {
 		if q, ok := c.Resources.Requests[vpc.ResourcePodENI]; ok {
 			n += q.Value()
@@ -214,13 +214,18 @@ func lacking(o Objects, e Explanation, entries []podeni.Entry) (list []string) {
 			add("%s carries the groups %s, and the policies give %s: the controller changes them", name, join(b.Groups), join(e.Groups))
 		}
 	}
+	// AWS's controller has no record that names pods: then there is nothing to compare with.
+	ledger := o.CNINode.Status.Trunkline
+	records, err := trunk.Records(ledger)
 	switch _, has := o.Pod.Annotations[vpc.AnnotationPodENI]; {
+	case err != nil:
+		add("the record in the status of CNINode %s is invalid: %v: correct it; until then the controller changes nothing of the node", o.CNINode.Name, err)
 	case !has:
 		add("the pod has no annotation %s: the controller writes it once a branch is bound", vpc.AnnotationPodENI)
 	case entries == nil:
 		add("the annotation %s cannot be read: %s", vpc.AnnotationPodENI, e.Annotation)
-	default:
-		if err := verify(o, entries); err != nil {
+	case ledger != nil:
+		if err := podeni.Verify(vpc.InstanceID(ledger.InstanceID), o.Pod.UID, entries, records); err != nil {
 			add("the annotation %s is refused by the node: %v", vpc.AnnotationPodENI, err)
 		}
 	}
@@ -232,58 +237,4 @@ func join(groups []string) string {
 		return "(none)"
 	}
 	return strings.Join(groups, ", ")
-}
-
-// verify compares the annotation with the controller's record, as the node does.
-func verify(o Objects, entries []podeni.Entry) error {
-	ledger := o.CNINode.Status.Trunkline
-	if ledger == nil {
-		return nil // AWS's controller has no record that names pods
-	}
-	var records []podeni.Record
-	for _, b := range ledger.Branches {
-		r, err := recordOf(vpc.InstanceID(ledger.InstanceID), b)
-		if err != nil {
-			return err
-		}
-		if b.Phase == v1alpha1.BranchBinding || b.Phase == v1alpha1.BranchBound {
-			records = append(records, r)
-		}
-	}
-	return podeni.Verify(vpc.InstanceID(ledger.InstanceID), o.Pod.UID, entries, records)
-}
-
-func recordOf(instance vpc.InstanceID, b v1alpha1.BranchRecord) (r podeni.Record, err error) {
-	r = podeni.Record{Instance: instance, Entry: podeni.Entry{ENI: vpc.ENIID(b.ENIID), VLAN: int(b.VLANID), Association: b.AssociationID}}
-	if b.Pod != nil {
-		r.Pod = b.Pod.UID
-	}
-	if b.MAC != "" {
-		if r.MAC, err = vpc.ParseMAC(b.MAC); err != nil {
-			return r, fmt.Errorf("record of %s: %w", b.ENIID, err)
-		}
-	}
-	for _, a := range []struct {
-		to   *netip.Addr
-		text string
-	}{{&r.IPv4, b.IPv4}, {&r.IPv6, b.IPv6}} {
-		if a.text == "" {
-			continue
-		}
-		if *a.to, err = netip.ParseAddr(a.text); err != nil {
-			return r, fmt.Errorf("record of %s: %w", b.ENIID, err)
-		}
-	}
-	for _, s := range []struct {
-		to   *netip.Prefix
-		text string
-	}{{&r.Subnet4, b.SubnetCIDR}, {&r.Subnet6, b.SubnetV6CIDR}} {
-		if s.text == "" {
-			continue
-		}
-		if *s.to, err = netip.ParsePrefix(s.text); err != nil {
-			return r, fmt.Errorf("record of %s: %w", b.ENIID, err)
-		}
-	}
-	return r, nil
 }

@@ -81,14 +81,15 @@ func shop() Objects {
 			ObjectMeta: metav1.ObjectMeta{Name: "node-a"},
 			Status: v1alpha1.CNINodeStatus{Trunkline: &v1alpha1.BranchLedger{
 				InstanceID: instance,
-				Trunk:      &v1alpha1.TrunkRecord{Phase: v1alpha1.TrunkReady, ENIID: "eni-0ttttttttttttttt1", DeviceIndex: 3},
+				Trunk:      &v1alpha1.TrunkRecord{Phase: v1alpha1.TrunkReady, ENIID: "eni-0ccccccccccccccc1", DeviceIndex: 3},
+				VLANs:      []v1alpha1.VLANRecord{{VLANID: 3, Owner: "1"}},
 				Branches: []v1alpha1.BranchRecord{{
 					ID: "1", VLANID: 3, Phase: v1alpha1.BranchBound, Since: ago(4 * time.Minute), Pod: &v1alpha1.PodReference{UID: "uid-web", Namespace: "shop", Name: "web"},
 					SecurityGroups: []string{groupDB, groupAll}, ENIID: branchENI, AssociationID: "trunk-assoc-0aaaaaaaaaaaaaaa1", MAC: "02:00:00:00:00:07",
 					IPv4: "10.0.1.7", SubnetCIDR: "10.0.0.0/20",
 				}, {
 					ID: "2", Phase: v1alpha1.BranchCreating, Since: ago(time.Second), Pod: &v1alpha1.PodReference{UID: "uid-other", Namespace: "shop", Name: "other"},
-					Call: &v1alpha1.CallRecord{Kind: "CreateBranch", Tries: 2},
+					Call: &v1alpha1.CallRecord{ID: "intent-2", Kind: "CreateBranch", Began: ago(time.Second), Tries: 2},
 				}},
 				Backoffs: []v1alpha1.BackoffRecord{{Key: "subnet-1", Until: ago(-time.Minute), Tries: 3, Reason: "subnet-full", Message: "no free address"}},
 			}},
@@ -168,6 +169,10 @@ func TestWhatAPodLacksIsNamed(t *testing.T) {
 			func(o *Objects) { o.Pod.Annotations[vpc.AnnotationPodENI] = "[" },
 			[]string{"the annotation vpc.amazonaws.com/pod-eni cannot be read: 1 bytes: truncated annotation"},
 		},
+		"record edited by hand": {
+			func(o *Objects) { ledger(o).Branches[0].MAC = "02:00" },
+			[]string{"the record in the status of CNINode node-a is invalid: "},
+		},
 		"no service account": {
 			func(o *Objects) { o.Account = nil },
 			[]string{"the pod is refused: SecurityGroupPolicy shop/front: service account web: the service account was not found"},
@@ -201,7 +206,7 @@ func TestWhatAPodLacksIsNamed(t *testing.T) {
 func TestABranchOfAWSsControllerIsFoundByTheAnnotation(t *testing.T) {
 	o := shop()
 	o.CNINode.Status = v1alpha1.CNINodeStatus{TrunkInterface: &v1alpha1.TrunkInterface{
-		ID: "eni-0ttttttttttttttt1", DeviceIndex: 3,
+		ID: "eni-0ccccccccccccccc1", DeviceIndex: 3,
 		Branches: []v1alpha1.BranchInterface{
 			{ID: branchENI, VLANID: 3, AssociationID: "trunk-assoc-0aaaaaaaaaaaaaaa1", MACAddress: "02:00:00:00:00:07", IPv4CIDRs: []string{"10.0.1.7/32"}, SecurityGroups: []string{groupDB}},
 			{ID: "eni-0aaaaaaaaaaaaaaa2", VLANID: 4},

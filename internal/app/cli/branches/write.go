@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/app/cli/render"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 )
 
@@ -19,9 +19,9 @@ func WriteList(w io.Writer, l List, now time.Time) {
 	}
 	rows := [][]string{{"NODE", "TRUNK", "DEVICE", "STATE", "MANAGED BY"}}
 	for _, t := range l.Trunks {
-		rows = append(rows, []string{t.Node, dash(t.ENI), fmt.Sprint(t.Device), t.State, t.Manager})
+		rows = append(rows, []string{t.Node, render.Dash(t.ENI), fmt.Sprint(t.Device), t.State, t.Manager})
 	}
-	table(w, rows)
+	render.Table(w, rows)
 	for _, t := range l.Trunks {
 		for _, d := range t.Delays {
 			fmt.Fprintf(w, "! %s: %s\n", t.Node, d)
@@ -34,9 +34,9 @@ func WriteList(w io.Writer, l List, now time.Time) {
 		if b.VLAN != 0 {
 			vlan = fmt.Sprint(b.VLAN)
 		}
-		rows = append(rows, []string{b.Node, vlan, dash(b.ENI), b.State, age(b.Since, now), dash(b.Pod), dash(strings.Join(b.Addresses, ",")), dash(strings.Join(b.Groups, ",")), dash(b.Call)})
+		rows = append(rows, []string{b.Node, vlan, render.Dash(b.ENI), b.State, render.Since(b.Since, now), render.Dash(b.Pod), render.Dash(strings.Join(b.Addresses, ",")), render.Dash(strings.Join(b.Groups, ",")), render.Dash(b.Call)})
 	}
-	table(w, rows)
+	render.Table(w, rows)
 }
 
 // WriteExplanation renders an explanation.
@@ -44,15 +44,15 @@ func WriteExplanation(w io.Writer, e Explanation, now time.Time) {
 	rows := [][]string{
 		{"pod", e.Pod + ", " + e.Phase},
 		{"node", cmp.Or(e.Node, "none yet")},
-		{"service account", dash(e.Account)},
+		{"service account", render.Dash(e.Account)},
 		{"groups", groupsLine(e)},
-		{"requests", fmt.Sprintf("%d branches", e.Requests)},
+		{"requests", requestsLine(e)},
 		{"annotation", cmp.Or(e.Annotation, "none")},
 	}
 	for _, b := range e.Branches {
 		rows = append(rows, []string{"branch", branchLine(b, now)})
 	}
-	table(w, rows)
+	render.Table(w, rows)
 	if len(e.Policies) > 0 {
 		fmt.Fprintln(w)
 		rows = [][]string{{"", "POLICY", "GROUPS", "WHY"}}
@@ -61,9 +61,9 @@ func WriteExplanation(w io.Writer, e Explanation, now time.Time) {
 			if p.Selected {
 				mark = "✓"
 			}
-			rows = append(rows, []string{mark, p.Name, dash(strings.Join(p.Groups, ",")), p.Why})
+			rows = append(rows, []string{mark, p.Name, render.Dash(strings.Join(p.Groups, ",")), p.Why})
 		}
-		table(w, rows)
+		render.Table(w, rows)
 	}
 	fmt.Fprintln(w)
 	switch {
@@ -86,10 +86,18 @@ func groupsLine(e Explanation) string {
 	return e.Why
 }
 
+// requestsLine is what the scheduler counts for the pod.
+func requestsLine(e Explanation) string {
+	if e.Requests == 1 {
+		return "1 branch"
+	}
+	return fmt.Sprintf("%d branches", e.Requests)
+}
+
 func branchLine(b Branch, now time.Time) string {
 	parts := []string{cmp.Or(b.ENI, "no interface yet"), b.State}
 	if !b.Since.IsZero() {
-		parts[1] += " for " + age(b.Since, now)
+		parts[1] += " for " + render.Since(b.Since, now)
 	}
 	if b.VLAN != 0 {
 		parts = append(parts, fmt.Sprintf("VLAN %d", b.VLAN))
@@ -100,22 +108,4 @@ func branchLine(b Branch, now time.Time) string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-func age(since, now time.Time) string {
-	if since.IsZero() {
-		return "-"
-	}
-	return max(0, now.Sub(since)).Round(time.Second).String()
-}
-
-func dash(text string) string { return cmp.Or(text, "-") }
-
-// table writes rows in aligned columns.
-func table(w io.Writer, rows [][]string) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, r := range rows {
-		fmt.Fprintln(tw, strings.TrimRight(strings.Join(r, "\t"), "\t "))
-	}
-	_ = tw.Flush() // errors of w are reported at the end of the command
 }
