@@ -63,6 +63,10 @@ func (c *testCmd) bind(f *pflag.FlagSet) {
 	orVariable(f, "outside", "TRUNKLINE_TEST_OUTSIDE")
 	f.IntVar(&c.options.OutsideHTTP, "outside-http", 8080, "Its HTTP port.")
 	f.IntVar(&c.options.OutsideUDP, "outside-udp", 8082, "Its UDP port.")
+	f.StringVar(&c.options.ClientGroup, "client-group", "", "Id of a security group for pods. Without it and --server-group, the cases with security groups for pods are skipped.")
+	orVariable(f, "client-group", "TRUNKLINE_TEST_CLIENT_GROUP")
+	f.StringVar(&c.options.ServerGroup, "server-group", "", "Id of a security group for pods that accepts TCP port 8080 from --client-group and nothing else.")
+	orVariable(f, "server-group", "TRUNKLINE_TEST_SERVER_GROUP")
 	f.StringVar(&c.options.ExternalName, "external-name", "ec2.us-west-2.amazonaws.com", "DNS name outside the cluster.")
 	orVariable(f, "external-name", "TRUNKLINE_TEST_EXTERNAL_NAME")
 }
@@ -110,6 +114,19 @@ func (c *testCmd) check() error {
 	}
 	if c.image == "" || strings.ContainsAny(c.image, " \t\n") {
 		return wrongUsage("--image %q: must be the name of an image", c.image)
+	}
+	return c.checkGroups()
+}
+
+// checkGroups returns an error for security groups with which no case can run.
+func (c *testCmd) checkGroups() error {
+	if (c.options.ClientGroup == "") != (c.options.ServerGroup == "") {
+		return wrongUsage("--client-group %q, --server-group %q: both or none are needed", c.options.ClientGroup, c.options.ServerGroup)
+	}
+	for _, g := range []struct{ flag, id string }{{"--client-group", c.options.ClientGroup}, {"--server-group", c.options.ServerGroup}} {
+		if g.id != "" && !strings.HasPrefix(g.id, "sg-") {
+			return wrongUsage("%s %q: must be the id of a security group, such as sg-0123456789abcdef0", g.flag, g.id)
+		}
 	}
 	return nil
 }

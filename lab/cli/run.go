@@ -12,6 +12,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/daemon"
 	labnode "github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/spec"
+	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/world"
 )
 
@@ -157,7 +159,25 @@ func (r running) product() map[string]string {
 	if r.Lab.World.VPC.InternetGateway {
 		env["TRUNKLINE_TEST_OUTSIDE"] = world.OutsideAddress
 	}
+	if clients, database := r.groupID(spec.GroupClients), r.groupID(spec.GroupDatabase); r.Lab.PodGroups && clients != "" && database != "" {
+		env["TRUNKLINE_TEST_CLIENT_GROUP"], env["TRUNKLINE_TEST_SERVER_GROUP"] = clients, database
+	}
 	return env
+}
+
+// groupID returns the id that EC2 gave to a security group of the lab's file, which the seed
+// determines; empty if the file has no such group.
+func (r running) groupID(name string) string {
+	account, err := cloud.New(r.Lab.World, cloud.Options{})
+	if err != nil {
+		return "" // the lab runs, so that its file is valid
+	}
+	for id, g := range account.State().Groups {
+		if g.Name == name {
+			return string(id)
+		}
+	}
+	return ""
 }
 
 // withEnv returns this process's environment with some variables replaced.

@@ -32,11 +32,18 @@ func TestSecurityGroupsForPodsNeedAnAccountThatMayUseTrunks(t *testing.T) {
 }
 
 // EC2 chooses ids by the seed, so that manifests can name them.
-func TestTheExamplesPoliciesNameGroupsOfItsLab(t *testing.T) {
-	s, err := Load("../../examples/security-groups/lab.yaml")
+func TestTheExamplesPoliciesNameGroupsOfItsLabAndOfTheDefaultOne(t *testing.T) {
+	example, err := Load("../../examples/security-groups/lab.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, s := range []Spec{example, Default()} {
+		hasGroupsOfThePolicies(t, s)
+	}
+}
+
+func hasGroupsOfThePolicies(t *testing.T, s Spec) {
+	t.Helper()
 	r, err := s.Resolve()
 	if err != nil {
 		t.Fatal(err)

@@ -57,7 +57,7 @@ func readReport(t testing.TB, junit string, r result) (rep report) {
 }
 
 func connectivityPasses(t *testing.T, l lab) {
-	rep, r := product{l}.connectivity(t)
+	rep, r := product{l}.connectivity(t, "--client-group", groupClients, "--server-group", groupDatabase)
 	t.Log(r.stdout)
 	passed, failed, skipped := rep.counts()
 	if r.err != nil || failed > 0 {

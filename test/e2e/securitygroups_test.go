@@ -42,7 +42,7 @@ func TestSecurityGroupsForPods(t *testing.T) {
 	}
 }
 
-// Groups of examples/security-groups; lab/spec tests that the ids are theirs.
+// Groups of examples/security-groups and of the default lab; lab/spec tests that the ids are theirs.
 const (
 	groupClients  = "sg-0ec6eddb5b4433d2f"
 	groupDatabase = "sg-0e56fbec9866c7e09"

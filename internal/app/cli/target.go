@@ -11,12 +11,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/api/introspection"
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/app/cli/branches"
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -73,10 +77,11 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	bound := map[string]int{}
-	for _, p := range pods.Items {
-		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+	bound, requested := map[string]int{}, map[string]int{}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 			bound[p.Spec.NodeName]++
+			requested[p.Spec.NodeName] += int(branches.Requests(p))
 		}
 	}
 	networks, _, err := kube.Reports(ctx, c.client)
@@ -99,6 +104,7 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 			continue
 		}
 		node := connectivity.Node{Name: n.Name, Unrouted: unrouted[n.Name], Unenforced: unenforced[n.Name], FreePods: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
+		node.FreeBranches = int(n.Status.Allocatable.Name(vpc.ResourcePodENI, resource.DecimalSI).Value()) - requested[n.Name]
 		node.Internal, node.External = nodeAddresses(n, corev1.NodeInternalIP), nodeAddresses(n, corev1.NodeExternalIP)
 		if len(node.Internal) > 0 {
 			out = append(out, node)
@@ -192,9 +198,36 @@ func (c *testCluster) createObjects(ctx context.Context, namespace string, s con
 		}
 	}
 	for _, p := range s.Pods {
+		if err := c.givesGroup(ctx, namespace, p); err != nil {
+			return err
+		}
+	}
+	for _, p := range s.Pods {
 		if _, err := core.Pods(namespace).Create(ctx, testPod(p, c.image), metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create pod %s: %w", p.Name, err)
 		}
+	}
+	return nil
+}
+
+// givesGroup creates the policy that gives a pod its security group, and waits until the pod would be
+// admitted with a request for a branch. It does nothing for a pod with the groups of its node.
+func (c *testCluster) givesGroup(ctx context.Context, namespace string, p connectivity.PodSpec) error {
+	if p.Group == "" {
+		return nil
+	}
+	policy := testGroupPolicy(p)
+	if err := c.client.Policies.Post().Namespace(namespace).Resource(v1beta1.ResourceSecurityGroupPolicies).Body(policy).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("create SecurityGroupPolicy %s: %w", p.Name, err)
+	}
+	why := error(nil)
+	err := poll(ctx, func(ctx context.Context) (bool, error) {
+		pod, err := c.client.Core.CoreV1().Pods(namespace).Create(ctx, testPod(p, c.image), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		why = err
+		return err == nil && branches.Requests(pod) > 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("pod %s, which SecurityGroupPolicy %s selects, is not admitted with a request for %s: %w", p.Name, p.Name, vpc.ResourcePodENI, errors.Join(why, err))
 	}
 	return nil
 }

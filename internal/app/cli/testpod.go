@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 )
 
@@ -47,7 +48,7 @@ func testPod(p connectivity.PodSpec, image string) *corev1.Pod {
 	case p.Stream != nil:
 		c.Args = append([]string{"dial"}, p.Stream...)
 		spec.RestartPolicy = corev1.RestartPolicyNever
-	default:
+	case p.Group == "":
 		c.ReadinessProbe = &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(int32(http))}},
 			PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: 3,
@@ -77,6 +78,18 @@ func testSelector(pods []string) map[string]string {
 		return map[string]string{testLabel: pods[0]}
 	}
 	return map[string]string{roleLabel: role(pods[0])}
+}
+
+// testGroupPolicy returns the policy that gives a pod of the connectivity test its security group.
+func testGroupPolicy(p connectivity.PodSpec) *v1beta1.SecurityGroupPolicy {
+	return &v1beta1.SecurityGroupPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion().String(), Kind: "SecurityGroupPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Labels: map[string]string{partOfLabel: testPart}},
+		Spec: v1beta1.SecurityGroupPolicySpec{
+			PodSelector:    &metav1.LabelSelector{MatchLabels: testSelector([]string{p.Name})},
+			SecurityGroups: v1beta1.GroupIDs{Groups: []string{p.Group}},
+		},
+	}
 }
 
 // testService returns a Service of the connectivity test.

@@ -30,6 +30,7 @@ func Cases(mtu int) []Case {
 		outsideCases(mtu),
 		restrictionCases(),
 		healthCases(),
+		groupCases(),
 		policyCases(),
 	)
 }

@@ -47,32 +47,47 @@ func (e *Env) service(from, to Peer, allowed bool) attempt {
 	return attempt{from: from, to: to, via: "ClusterIP " + at.String(), what: "HTTP", args: []string{"http", hostport(at, to.HTTP), denyTimeout}, allowed: allowed}
 }
 
+// names is a query of the cluster's DNS.
+func (e *Env) names(from Peer) attempt {
+	return attempt{from: from, to: Peer{Pod: "the cluster's DNS"}, what: "a DNS query", args: []string{"dns", "kubernetes.default.svc", "--timeout=5s"}, allowed: true}
+}
+
 // policyCases check what policies allow and deny. Each has both: a network that denies all or
 // that enforces nothing fails it.
 func policyCases() []Case {
 	return slices.Concat(ingressCases(), egressCases(), exposedCases())
 }
 
-// policyCase is a case of attempts, which all must have their verdicts at once in the end:
-// policies and services may come into force later than they are created.
 func policyCase(name, asserts string, needs []Need, attempts func(e *Env) []attempt) Case {
-	return Case{
-		Name: policyGroup + name, Asserts: asserts, Needs: append(needs, Policies),
-		Run: func(ctx context.Context, e *Env) error {
-			var errs error
-			settle, cancel := context.WithTimeout(ctx, e.Options.SettleTime)
-			defer cancel()
-			_ = wait.PollUntilContextCancel(settle, 200*time.Millisecond, true, func(context.Context) (bool, error) { // errs says more
-				errs = e.judge(ctx, attempts(e))
-				return errs == nil, nil
-			})
-			return errs
-		},
+	by := judge{"the policies", func(namespace string, a attempt) string {
+		return fmt.Sprintf("trunkline policy trace %[1]s/%[2]s %[1]s/%[3]s 8080; trunkline policy dump", namespace, a.from.Pod, a.to.Pod)
+	}}
+	return Case{Name: policyGroup + name, Asserts: asserts, Needs: append(needs, Policies), Run: by.settled(attempts)}
+}
+
+// judge is what decides about attempts.
+type judge struct {
+	name string // for messages
+	hint func(namespace string, a attempt) string
+}
+
+// settled runs attempts, which all must have their verdicts at once in the end: policies and
+// services may come into force later than they are created.
+func (by judge) settled(attempts func(e *Env) []attempt) func(ctx context.Context, e *Env) error {
+	return func(ctx context.Context, e *Env) error {
+		var errs error
+		settle, cancel := context.WithTimeout(ctx, e.Options.SettleTime)
+		defer cancel()
+		_ = wait.PollUntilContextCancel(settle, 200*time.Millisecond, true, func(context.Context) (bool, error) { // errs says more
+			errs = e.judge(ctx, by, attempts(e))
+			return errs == nil, nil
+		})
+		return errs
 	}
 }
 
 // judge makes attempts and compares each with its verdict.
-func (e *Env) judge(ctx context.Context, attempts []attempt) error {
+func (e *Env) judge(ctx context.Context, by judge, attempts []attempt) error {
 	var errs []error
 	for _, a := range attempts {
 		r, err := e.namespace.dial(ctx, a.from, a.args...)
@@ -83,14 +98,14 @@ func (e *Env) judge(ctx context.Context, attempts []attempt) error {
 		if a.via != "" {
 			sent += " through " + a.via
 		}
-		hint := fmt.Sprintf("trunkline policy trace %[1]s/%[2]s %[1]s/%[3]s %[4]s", e.Options.Namespace, a.from.Pod, a.to.Pod, "8080; trunkline policy dump")
+		hint := by.hint(e.Options.Namespace, a)
 		switch {
 		case a.allowed && !r.OK:
-			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "an answer: the policies allow it", Hints: []string{hint}})
+			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "an answer: " + by.name + " allow it", Hints: []string{hint}})
 		case r.OK && !a.anySource && r.Server != nil && r.Source.Addr().Unmap() != a.from.Addr && !a.from.Host && a.from.Pod != a.to.Pod:
 			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "source " + a.from.Addr.String() + ", not translated", Hints: pathHints(a.from, a.to)})
 		case !a.allowed && r.OK:
-			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "nothing: the policies deny it", Hints: []string{hint}})
+			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "nothing: " + by.name + " deny it", Hints: []string{hint}})
 		}
 	}
 	return errors.Join(errs...)
@@ -204,8 +219,7 @@ func egressCases() []Case {
 			}
 		}),
 		policyCase("egress-dns", "a pod that allows egress to port 53 resolves names and reaches no server", nil, func(e *Env) []attempt {
-			names := attempt{from: e.Policed.names, to: Peer{Pod: "the cluster's DNS"}, what: "a DNS query", args: []string{"dns", "kubernetes.default.svc", "--timeout=5s"}, allowed: true}
-			return []attempt{names, e.http(e.Policed.names, e.Server[0], false), e.udp(e.Policed.names, e.Server[0], false)}
+			return []attempt{e.names(e.Policed.names), e.http(e.Policed.names, e.Server[0], false), e.udp(e.Policed.names, e.Server[0], false)}
 		}),
 		policyCase("both-ends", "a connection needs the egress policies of its source and the ingress policies of its destination", nil, func(e *Env) []attempt {
 			return []attempt{

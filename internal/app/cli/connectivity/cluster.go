@@ -74,8 +74,9 @@ type Node struct {
 	Unrouted bool
 	// Unenforced says why no network policies are enforced on the node; empty if they are.
 	Unenforced string
-	// FreePods is how many more pods the node can run.
-	FreePods int
+	// FreePods is how many more pods the node can run, and FreeBranches how many of them with
+	// security groups of their own.
+	FreePods, FreeBranches int
 }
 
 // has reports whether a is one of the node's addresses.
@@ -114,6 +115,9 @@ type PodSpec struct {
 	Node     string
 	Host     bool // on the host's network
 	HostPort int  // of its HTTP port; 0 is none
+	// Group is the id of the pod's own security group; empty: the pod has those of its node. Such a
+	// pod has no probe, because its group may not admit its node.
+	Group string
 	// Stream, if set, makes the pod hold a long-lived stream open instead of serving;
 	// it holds the arguments of dial.
 	Stream []string

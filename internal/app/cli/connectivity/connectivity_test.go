@@ -23,6 +23,7 @@ var (
 func options() connectivity.Options {
 	return connectivity.Options{
 		Namespace: "trunkline-test", MTU: 9001, Outside: outside.String(), OutsideHTTP: 80, OutsideUDP: 8082,
+		ClientGroup: "sg-clients", ServerGroup: "sg-servers",
 		ExternalName: "aws.example", CaseTimeout: time.Second, SetupTimeout: time.Minute, SettleTime: time.Second, Concurrency: 4,
 	}
 }
@@ -127,7 +128,7 @@ func TestEachFaultIsFoundByTheCaseMeantForIt(t *testing.T) {
 		namesWrong: "dns/headless", notReady: "node-to-pod/kubelet-probes", agentSick: "health", apiCutOff: "pod-to-api-server",
 		dropping: "operation/unexpected-drops", logging: "operation/error-logs", interrupted: "operation/interrupted-connections",
 		streamKilled: "operation/interrupted-connections", notEnforced: "policy/ingress-none/same-node", deniesAll: "policy/egress-none/replies",
-		servicesOpen: "policy/load-balancer/egress", judgedLate: "policy/node-port/own-node", selfJudged: "policy/hairpin/cluster-ip",
+		servicesOpen: "policy/load-balancer/egress", judgedLate: "policy/node-port/own-node", selfJudged: "policy/hairpin/cluster-ip", groupsOpen: "security-group/denied/same-node",
 	} {
 		o := options()
 		o.SettleTime = time.Millisecond
@@ -234,7 +235,7 @@ func TestCasesThatCannotRunAreSkippedWithTheReason(t *testing.T) {
 	m := newModel(noFault)
 	m.nodes = m.nodes[:1]
 	o := options()
-	o.Outside = ""
+	o.Outside, o.ServerGroup = "", ""
 	r := run(t, m, o)
 	reasons := map[string]string{}
 	for _, c := range r.Cases {
@@ -246,9 +247,31 @@ func TestCasesThatCannotRunAreSkippedWithTheReason(t *testing.T) {
 	for name, want := range map[string]string{
 		"pod-to-pod/other-node/1B": "one ready node",
 		"outside/source":           "--outside",
+		"security-group/dns":       "no security groups for pods were given (--client-group, --server-group)",
 	} {
 		if !strings.Contains(reasons[name], want) {
 			t.Errorf("%s skipped for %q, want %q", name, reasons[name], want)
+		}
+	}
+}
+
+func TestCasesWithSecurityGroupsAreSkippedWhereNoPodCanHaveThem(t *testing.T) {
+	for free, want := range map[int]connectivity.Status{0: connectivity.Skipped, 1: connectivity.Skipped, 2: connectivity.Passed} {
+		m := newModel(noFault)
+		m.nodes[0].FreeBranches = free
+		ran := 0
+		for _, c := range run(t, m, options()).Cases {
+			if !strings.HasPrefix(c.Name, "security-group/") {
+				continue
+			}
+			ran++
+			why := fmt.Sprintf("node n1 can run %d more pods with security groups of their own (vpc.amazonaws.com/pod-eni), and the cases need 2", free)
+			if c.Status != want || want == connectivity.Skipped && c.Reason != why {
+				t.Errorf("%d branches free: %s is %s: %s", free, c.Name, c.Status, c.Reason)
+			}
+		}
+		if ran < 5 {
+			t.Errorf("%d branches free: %d cases", free, ran)
 		}
 	}
 }

@@ -11,6 +11,8 @@
 // client, a server and a host pod on each (setup.go), searches pairs of pods on one and
 // on two ENIs (pairs.go), creates Services (services.go) and streams (streams.go), and
 // records which needs are not met (need.go).
+// Pods with security groups of their own, and those with policies, are created after the
+// other cases ran.
 //
 // It writes to one namespace, which it creates and deletes, and deletes the namespaces
 // of earlier runs that crashed. One run at a time is allowed in a cluster. It accesses

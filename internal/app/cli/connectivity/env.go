@@ -35,6 +35,7 @@ type Env struct {
 	Pairs                Pairs
 	Services             Services
 	Policed              Policed // empty until the cases with policies run
+	Grouped              Grouped // empty until the cases with security groups run
 
 	namespace namespace
 	streams   streams

@@ -46,13 +46,14 @@ const (
 	servicesOpen  fault = "what goes through a service is not judged"
 	judgedLate    fault = "policies see the source that a proxy gave a packet"
 	selfJudged    fault = "a pod is isolated from itself"
+	groupsOpen    fault = "no security group of a pod is enforced"
 )
 
 func faults() []fault {
 	return []fault{
 		unreachable, sourceChanged, otherPod, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
 		leaksPodIP, otherMTU, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff, notEnforced, deniesAll,
-		servicesOpen, judgedLate, selfJudged,
+		servicesOpen, judgedLate, selfJudged, groupsOpen,
 	}
 }
 
@@ -99,8 +100,8 @@ type modelService struct {
 func newModel(f fault) *model {
 	addr := netip.MustParseAddr
 	return &model{fault: f, pods: map[string]modelPod{}, services: map[string]modelService{}, cached: map[string][]netip.Addr{}, nodes: []modelNode{
-		{Node: connectivity.Node{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, FreePods: 50}, perENI: 4},
-		{Node: connectivity.Node{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, FreePods: 50}, perENI: 4},
+		{Node: connectivity.Node{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, FreePods: 50, FreeBranches: 18}, perENI: 4},
+		{Node: connectivity.Node{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, FreePods: 50, FreeBranches: 18}, perENI: 4},
 	}}
 }
 
@@ -364,6 +365,9 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 	source := from.addr
 	if translated {
 		source = m.masqueraded(from, target.Addr())
+	}
+	if to.Group == "sg-servers" && (from.Group != "sg-clients" || probe != "http") && m.fault != groupsOpen {
+		return failed
 	}
 	if m.denies(from, to, probe, path{source: source, service: target.Addr() != to.addr}) {
 		return failed

@@ -25,6 +25,7 @@ const (
 	Metadata    Need = "instance metadata"
 	Trunkline   Need = "Trunkline"
 	Policies    Need = "network policies that are enforced"
+	PodGroups   Need = "security groups for pods"
 )
 
 // unmet holds the reason for each need that is not met.

@@ -17,6 +17,9 @@ type Options struct {
 	// empty: none. OutsideHTTP and OutsideUDP are its ports.
 	Outside                 string
 	OutsideHTTP, OutsideUDP int
+	// ClientGroup and ServerGroup are ids of security groups for pods: ServerGroup accepts the HTTP
+	// port from ClientGroup, and nothing else from pods; empty: none.
+	ClientGroup, ServerGroup string
 	// ExternalName is a DNS name outside the cluster.
 	ExternalName string
 	// CaseTimeout bounds one command in a pod, SetupTimeout the set-up.

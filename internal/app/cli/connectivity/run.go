@@ -142,38 +142,50 @@ func perform(ctx context.Context, c Cluster, o Options, p Progress) (outcomes []
 	}
 	drops := watchDrops(ctx, e.namespace, e.Host)
 	p.Step("run")
-	base, policed := split(Selected(o))
-	outcomes = e.runAll(ctx, base, p)
-	more, err := e.runPolicies(ctx, policed, p)
-	if outcomes = append(outcomes, more...); err != nil {
-		return outcomes, err
+	rest := Selected(o)
+	for _, s := range []stage{{}, {PodGroups, "create pods with security groups", e.prepareGroups}, {Policies, "create pods with policies", e.preparePolicies}} {
+		var cases []Case
+		cases, rest = split(rest, s.need)
+		more, err := e.runStage(ctx, s, cases, p)
+		if outcomes = append(outcomes, more...); err != nil {
+			return outcomes, err
+		}
 	}
 	return append(outcomes, e.runAll(ctx, operations(started, drops), p)...), ctx.Err()
 }
 
-// split returns the cases that need policies apart from the others.
-func split(cases []Case) (base, policed []Case) {
-	for _, c := range cases {
-		if slices.Contains(c.Needs, Policies) {
-			policed = append(policed, c)
-		} else {
-			base = append(base, c)
-		}
-	}
-	return base, policed
+// stage is a part of the run whose pods exist only from then on.
+type stage struct {
+	need    Need // of its cases; empty: of none of the other stages
+	step    string
+	prepare func(ctx context.Context) error
 }
 
-// runPolicies runs the cases with policies. Their pods exist only then, so that the others run
-// in a cluster without policies if it has none of its own.
-func (e *Env) runPolicies(ctx context.Context, cases []Case, p Progress) ([]Outcome, error) {
+// split returns the cases of a stage apart from the others. Those without the need of a stage are
+// the first one's.
+func split(cases []Case, need Need) (of, rest []Case) {
+	for _, c := range cases {
+		first := !slices.Contains(c.Needs, Policies) && !slices.Contains(c.Needs, PodGroups)
+		if need == "" && first || slices.Contains(c.Needs, need) {
+			of = append(of, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	return of, rest
+}
+
+// runStage runs the cases of a stage. Their pods exist only then, so that the cases before run in a
+// cluster without policies if it has none of its own.
+func (e *Env) runStage(ctx context.Context, s stage, cases []Case, p Progress) ([]Outcome, error) {
 	if len(cases) == 0 || ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if _, unmet := e.unmet[Policies]; !unmet {
-		p.Step("create pods with policies")
+	if _, unmet := e.unmet[s.need]; !unmet && s.prepare != nil {
+		p.Step(s.step)
 		setup, cancel := context.WithTimeout(ctx, e.Options.SetupTimeout)
 		defer cancel()
-		if err := e.preparePolicies(setup); err != nil {
+		if err := s.prepare(setup); err != nil {
 			return nil, err
 		}
 	}

@@ -50,6 +50,9 @@ func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 	if err := probePolicies(ctx, c, e.Nodes, e.unmet); err != nil {
 		return nil, err
 	}
+	if o.ClientGroup == "" || o.ServerGroup == "" {
+		e.unmet.add(PodGroups, "no security groups for pods were given (--client-group, --server-group)")
+	}
 	settle(ctx, e.namespace, o, e.Client, e.Services.probes(e.Nodes[0]))
 	return e, nil
 }
