@@ -54,17 +54,18 @@ type grammar struct {
 	Verbose  bool             `short:"v" help:"Also print debug logs to stderr."`
 	Version  kong.VersionFlag `help:"Print the version and exit."`
 
-	Up      upCmd      `cmd:"" help:"Bring a lab up, or change a running lab to match lab.yaml."`
-	Down    downCmd    `cmd:"" help:"Take a lab down and remove all of it, also after a crash."`
-	Status  statusCmd  `cmd:"" help:"Show a lab: phases of the last up; nodes and endpoints, and whether they are ready now."`
-	Demo    demoCmd    `cmd:"" help:"Up, then a tour: nodes, interfaces, pods, the connectivity test, the path of an address."`
-	Exec    execCmd    `cmd:"" help:"Run a command or a shell in a node."`
-	Logs    logsCmd    `cmd:"" help:"Print logs of the lab's programs."`
-	Kubectl kubectlCmd `cmd:"" passthrough:"" help:"Run the lab's kubectl with the lab's kubeconfig; all arguments are passed to it."`
-	Product productCmd `cmd:"" name:"trunkline" passthrough:"" help:"Run the lab's trunkline against the lab; all arguments are passed to it."`
-	AWS     awsCmd     `cmd:"" name:"aws" passthrough:"" help:"Run Debian's aws against the lab's EC2; all arguments are passed to it."`
-	Build   buildCmd   `cmd:"" help:"Build the programs of a lab into the cache; up does so automatically."`
-	Serve   serveCmd   `cmd:"" hidden:"" help:"The daemon of one lab; up starts it."`
+	Up        upCmd        `cmd:"" help:"Bring a lab up, or change a running lab to match lab.yaml."`
+	Down      downCmd      `cmd:"" help:"Take a lab down and remove all of it, also after a crash."`
+	Status    statusCmd    `cmd:"" help:"Show a lab: phases of the last up; nodes and endpoints, and whether they are ready now."`
+	Demo      demoCmd      `cmd:"" help:"Up, then a tour: nodes, interfaces, pods, the connectivity test, the path of an address."`
+	Exec      execCmd      `cmd:"" help:"Run a command or a shell in a node."`
+	Logs      logsCmd      `cmd:"" help:"Print logs of the lab's programs."`
+	Kubectl   kubectlCmd   `cmd:"" passthrough:"" help:"Run the lab's kubectl with the lab's kubeconfig; all arguments are passed to it."`
+	Product   productCmd   `cmd:"" name:"trunkline" passthrough:"" help:"Run the lab's trunkline against the lab; all arguments are passed to it."`
+	AWS       awsCmd       `cmd:"" name:"aws" passthrough:"" help:"Run Debian's aws against the lab's EC2; all arguments are passed to it."`
+	APIFaults apiFaultsCmd `cmd:"" name:"api-faults" help:"Show or replace faults of the Kubernetes API, in a lab with kubernetes.apiProxy."`
+	Build     buildCmd     `cmd:"" help:"Build the programs of a lab into the cache; up does so automatically."`
+	Serve     serveCmd     `cmd:"" hidden:"" help:"The daemon of one lab; up starts it."`
 }
 
 // session is one run of a command: its inputs, and what every command uses.

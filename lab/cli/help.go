@@ -51,6 +51,19 @@ func examples() map[string]string {
   trunkline-lab trunkline connectivity test --test '^dns/'`,
 		"aws": `  trunkline-lab aws ec2 describe-network-interfaces
   trunkline-lab aws ec2 describe-instances --output table`,
+		"api-faults": `  trunkline-lab api-faults                   those in force
+  trunkline-lab api-faults '[{"path": "/apis/vpcresources.k8s.aws", "do": "fail", "status": 503}]'
+  trunkline-lab api-faults '[{"path": "/", "watch": true, "do": "expire"}]'    watches get 410
+  trunkline-lab api-faults '[]'              remove all faults
+
+The first fault that selects a request applies. Fields:
+  path     beginning of the request's path; "/" is all
+  user     such as system:serviceaccount:kube-system:trunkline-admission; default: all
+  watch    true: watches only
+  do       fail (with status), hang, disconnect, expire (watches: code 410),
+           omit-group or stale-group (with group: discovery without it, or with stale versions of it)
+  latency  such as 2s: delays the answer
+Clients on the machine and the controllers of the control plane have no faults.`,
 		"build": `  trunkline-lab build                        the first time takes 10 to 15 minutes on two cores`,
 	}
 }

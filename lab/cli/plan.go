@@ -75,7 +75,7 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 	want := daemon.Lab{
 		Name: r.Name, World: r.Cloud, Faults: r.Faults, Latency: r.Latency, ControlPlane: spec.ControlPlaneHost,
 		NoCloud: r.NoCloud, PodCIDR: r.PodCIDR,
-		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort, Proxy: r.Proxy, PodGroups: r.PodGroups, ImageStore: p.imageStore,
+		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort, Proxy: r.Proxy, APIProxy: r.APIProxy, PodGroups: r.PodGroups, ImageStore: p.imageStore,
 		Parts: daemon.Parts{
 			Kube: p.set.Kube, Lab: labProgram(stateDir), Containerd: p.set.Containerd, Runc: p.set.Runc, CNI: p.set.CNI,
 			PauseImage: p.images.Pause.Refs[0],

@@ -32,6 +32,8 @@ type Config struct {
 	Issuer string
 	// Port of the forwarder on 127.0.0.1; 0 is any free one.
 	Port int
+	// APIProxy: clients inside the VPC reach the API server by a proxy that injects faults.
+	APIProxy bool
 	// Deadline for the whole start; 0 is three minutes.
 	Deadline time.Duration
 }

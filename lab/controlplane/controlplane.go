@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/trunkline/trunkline/lab/apiproxy"
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
@@ -35,6 +36,7 @@ type ControlPlane struct {
 	log         *slog.Logger
 	components  []*component.Component // in start order
 	forward     *forwarder
+	proxy       *apiproxy.Proxy // nil without APIProxy
 	client      *kubernetes.Clientset
 }
 
@@ -69,8 +71,10 @@ func (cp *ControlPlane) start(ctx context.Context) (err error) {
 	if err := cp.credentials.write(cp.config); err != nil {
 		return err
 	}
-	target := netip.AddrPortFrom(cp.config.Address, SecurePort)
-	if cp.forward, err = newForwarder(cp.config.Port, cp.config.NetNS, target, cp.log); err != nil {
+	if cp.forward, err = newForwarder(cp.config.Port, cp.config.NetNS, cp.config.direct(), cp.log); err != nil {
+		return err
+	}
+	if err := cp.startProxy(); err != nil {
 		return err
 	}
 	if err := cp.writeAdmin(); err != nil {
@@ -188,6 +192,9 @@ func (cp *ControlPlane) Stop() {
 			cp.components[last].Stop()
 		}
 		cp.components = cp.components[:last]
+	}
+	if cp.proxy != nil {
+		cp.proxy.Close()
 	}
 	if cp.forward != nil {
 		cp.forward.close()

@@ -150,6 +150,25 @@ func TestTheAPIServersFlags(t *testing.T) {
 	}
 }
 
+// The proxy has the address that clients know, on the same port: the endpoint of the API server's
+// Service is the proxy.
+func TestBehindAProxyTheAPIServerListensOnItsLoopback(t *testing.T) {
+	c := unitConfig(t)
+	if argv := apiserverArgv(c); !slices.Contains(argv, "--bind-address=0.0.0.0") || c.direct().String() != "10.0.0.10:443" {
+		t.Errorf("without a proxy: %s, %v", c.direct(), argv)
+	}
+	c.APIProxy = true
+	argv := apiserverArgv(c)
+	for _, want := range []string{"--bind-address=127.0.0.1", "--advertise-address=10.0.0.10", "--secure-port=443"} {
+		if !slices.Contains(argv, want) {
+			t.Errorf("arguments lack %s: %v", want, argv)
+		}
+	}
+	if c.direct().String() != "127.0.0.1:443" {
+		t.Errorf("the API server itself is at %s", c.direct())
+	}
+}
+
 func TestValidationReportsAllInvalidFields(t *testing.T) {
 	c := unitConfig(t)
 	if err := c.validate(); err != nil {

@@ -44,7 +44,7 @@ func etcdArgv(c Config) []string {
 func apiserverArgv(c Config) []string {
 	p := paths{c.StateDir}
 	return render(c.Kube, "kube-apiserver", []option{
-		{"bind-address", "0.0.0.0"},
+		{"bind-address", c.bindAddress()},
 		{"secure-port", "443"},
 		{"advertise-address", c.Address.String()},
 		{"endpoint-reconciler-type", "lease"},

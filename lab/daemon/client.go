@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/trunkline/trunkline/lab/apiproxy"
 )
 
 // ErrNotRunning is returned when no daemon answers on the lab's socket.
@@ -103,6 +105,28 @@ func (c *Client) Apply(ctx context.Context, want Lab, progress func(Event)) erro
 // started or rebooted node need not be Ready yet.
 func (c *Client) Power(ctx context.Context, node string, action Power) error {
 	body, err := c.do(ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(node)+"/"+string(action), nil)
+	if err != nil {
+		return err
+	}
+	return body.Close()
+}
+
+// APIFaults returns the faults that the proxy before the API server injects.
+func (c *Client) APIFaults(ctx context.Context) (f apiproxy.Faults, err error) {
+	body, err := c.do(ctx, http.MethodGet, "/v1/apifaults", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(body).Decode(&f); err != nil {
+		return nil, fmt.Errorf("read faults: %w", err)
+	}
+	return f, nil
+}
+
+// SetAPIFaults replaces them; none is no fault.
+func (c *Client) SetAPIFaults(ctx context.Context, f apiproxy.Faults) error {
+	body, err := c.do(ctx, http.MethodPut, "/v1/apifaults", append(apiproxy.Faults{}, f...))
 	if err != nil {
 		return err
 	}

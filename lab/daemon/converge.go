@@ -244,7 +244,7 @@ func (l *lab) convergeControlPlane(ctx context.Context, want Lab, detail func(st
 	}
 	cp, err := controlplane.Start(ctx, controlplane.Config{
 		Lab: want.Name, StateDir: filepath.Join(l.options.StateDir, "controlplane"), Kube: want.Parts.Kube,
-		NetNS: path, Address: p.Address, ServiceCIDR: want.ServiceCIDR, PodCIDR: want.PodCIDR, Issuer: want.Issuer(), Port: want.APIPort,
+		NetNS: path, Address: p.Address, ServiceCIDR: want.ServiceCIDR, PodCIDR: want.PodCIDR, Issuer: want.Issuer(), Port: want.APIPort, APIProxy: want.APIProxy,
 	}, l.log)
 	if err != nil {
 		return err

@@ -44,6 +44,8 @@ type Lab struct {
 	APIPort int `json:"apiPort,omitempty"`
 	// Proxy is the mode of kube-proxy; empty is nftables.
 	Proxy string `json:"proxy,omitempty"`
+	// APIProxy: nodes and pods reach the API server by a proxy that injects faults.
+	APIProxy bool `json:"apiProxy,omitempty"`
 	// PodGroups: Trunkline's controller gives pods security groups of their own.
 	PodGroups bool   `json:"podGroups,omitempty"`
 	Nodes     []Node `json:"nodes"`
@@ -175,7 +177,7 @@ func fixedParts(l Lab) (map[string]string, error) {
 		"securityGroups": l.World.Groups, "controlPlane": []any{l.World.Hosts, l.ControlPlane},
 		"elasticAddresses": l.World.Addresses, "quotas": l.World.Quotas, "instanceTypes": l.World.Limits, "faults": l.Faults, "latency": l.Latency,
 		"cloud":      l.NoCloud,
-		"kubernetes": []any{l.ServiceCIDR, l.PodCIDR, l.ClusterDNS, l.APIPort, l.Proxy}, "securityGroupsForPods": l.PodGroups, "IAM roles (deploy/iam)": l.Roles,
+		"kubernetes": []any{l.ServiceCIDR, l.PodCIDR, l.ClusterDNS, l.APIPort, l.Proxy, l.APIProxy}, "securityGroupsForPods": l.PodGroups, "IAM roles (deploy/iam)": l.Roles,
 	} {
 		text, err := json.Marshal(part)
 		if err != nil {

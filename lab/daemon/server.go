@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/trunkline/trunkline/lab/apiproxy"
 )
 
 // applyLimit is the maximum size of an apply request, in bytes.
@@ -57,6 +59,15 @@ func (s server) handler() http.Handler {
 	})
 	mux.HandleFunc("POST /v1/apply", s.apply)
 	mux.HandleFunc("POST /v1/nodes/{node}/{action}", s.power)
+	mux.HandleFunc("GET /v1/apifaults", func(w http.ResponseWriter, r *http.Request) {
+		proxy, err := s.lab.apiProxy()
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w, http.StatusOK, proxy.Faults())
+	})
+	mux.HandleFunc("PUT /v1/apifaults", s.setAPIFaults)
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
 		s.lab.close()
 		answer(w, http.StatusOK, struct{}{})
@@ -113,6 +124,27 @@ func (s server) power(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, http.StatusOK, struct{}{})
+}
+
+// setAPIFaults replaces the faults of the API server.
+func (s server) setAPIFaults(w http.ResponseWriter, r *http.Request) {
+	proxy, err := s.lab.apiProxy()
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	var want apiproxy.Faults
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, applyLimit))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&want); err != nil {
+		refuse(w, fmt.Errorf("%w: read faults: %w", errBadRequest, err))
+		return
+	}
+	if err := proxy.Set(want); err != nil {
+		refuse(w, fmt.Errorf("%w: %w", errBadRequest, err))
+		return
+	}
+	answer(w, http.StatusOK, want)
 }
 
 func answer(w http.ResponseWriter, code int, v any) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/trunkline/trunkline/internal/kernel/netns"
+	"github.com/trunkline/trunkline/lab/apiproxy"
 	"github.com/trunkline/trunkline/lab/controlplane"
 )
 
@@ -100,6 +101,19 @@ func (l *lab) isUp() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.world != nil && l.cp != nil && !l.applying.isClosed()
+}
+
+// apiProxy returns the proxy before the API server.
+func (l *lab) apiProxy() (*apiproxy.Proxy, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cp == nil {
+		return nil, fmt.Errorf("%w: the control plane is not up", errBadRequest)
+	}
+	if l.cp.Proxy() == nil {
+		return nil, fmt.Errorf("%w: the lab has no proxy before its API server (kubernetes.apiProxy in lab.yaml)", errBadRequest)
+	}
+	return l.cp.Proxy(), nil
 }
 
 func (l *lab) setWorld(w World) {

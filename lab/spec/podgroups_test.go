@@ -31,6 +31,18 @@ func TestSecurityGroupsForPodsNeedAnAccountThatMayUseTrunks(t *testing.T) {
 	}
 }
 
+func TestALabHasAProxyBeforeItsAPIServerWhenAsked(t *testing.T) {
+	for yaml, want := range map[string]bool{"": false, "kubernetes: {apiProxy: true}": true} {
+		s, err := Parse([]byte(yaml))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := s.Resolve(); err != nil || r.APIProxy != want {
+			t.Errorf("%q: %v, %v", yaml, r.APIProxy, err)
+		}
+	}
+}
+
 // EC2 chooses ids by the seed, so that manifests can name them.
 func TestTheExamplesPoliciesNameGroupsOfItsLabAndOfTheDefaultOne(t *testing.T) {
 	example, err := Load("../../examples/security-groups/lab.yaml")

@@ -21,6 +21,7 @@ type Resolved struct {
 	ClusterDNS netip.Addr
 	APIPort    int    // 0: any free port
 	Proxy      string // mode of kube-proxy
+	APIProxy   bool   // faults can be injected before the API server
 	Nodes      []ResolvedNode
 	Faults     faults.Plan
 	Latency    faults.Duration // of each answer of EC2 and STS
@@ -55,7 +56,7 @@ type ResolvedNode struct {
 func (s Spec) Resolve() (Resolved, error) {
 	s = s.withDefaults()
 	p := &problems{}
-	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Proxy: s.Kubernetes.Proxy, Latency: *s.Latency}
+	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Proxy: s.Kubernetes.Proxy, APIProxy: s.Kubernetes.APIProxy, Latency: *s.Latency}
 	out.Cloud = account(p, s)
 	out.Roles = roles(p, s)
 	out.PodGroups = podGroups(p, s)

@@ -72,6 +72,9 @@ type Kubernetes struct {
 	PodCIDR string `json:"podCIDR,omitempty"`
 	// Proxy is the mode of kube-proxy: nftables or iptables; default nftables.
 	Proxy string `json:"proxy,omitempty"`
+	// APIProxy: nodes and pods reach the API server by a proxy that injects faults, which
+	// `trunkline-lab api-faults` sets.
+	APIProxy bool `json:"apiProxy,omitempty"`
 	// APIPort of the forwarder on 127.0.0.1; 0 is any free one.
 	APIPort int `json:"apiPort,omitempty"`
 }
