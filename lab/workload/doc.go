@@ -60,6 +60,18 @@
 // datagrams were sent; Result.Seen is the number that the server received. It needs
 // CAP_NET_RAW.
 //
+// # observe and attempt
+//
+//	workload observe [--http :8080] [--call CIDR,…]
+//	workload attempt OBSERVER
+//
+// attempt sends its pod's name to the observer from its first instruction on: every 20 ms a datagram
+// to the ports 9000 and 9001, and every 200 ms a connection to port 9000. It answers datagrams at its
+// own port 9002 with its name. observe counts what arrives: at port 9000, which the security groups
+// of a pod deny, at 9001, which they allow, and answers to its calls of all addresses at port 9002,
+// which they deny. HTTP: GET / returns the Observed of each pod. So a packet that a pod should not
+// have sent or received is counted on the observer's side, and none is missed between two requests.
+//
 // # Links
 //
 // Called as tar: cf - PATH… and xf - [-C DIR] with -m, -p,

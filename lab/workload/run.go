@@ -39,7 +39,7 @@ type applet func(ctx context.Context, args []string, p Process) (ok bool, err er
 
 func applets() map[string]applet {
 	return map[string]applet{
-		"serve": serve, "dial": dial, "tar": tarApplet, "test": testApplet, "[": bracketApplet,
+		"serve": serve, "dial": dial, "observe": observe, "attempt": attempt, "tar": tarApplet, "test": testApplet, "[": bracketApplet,
 		"cat": cat, "ls": ls, "sleep": sleep, "env": env, "hostname": hostname,
 		"true":  func(context.Context, []string, Process) (bool, error) { return true, nil },
 		"false": func(context.Context, []string, Process) (bool, error) { return false, nil },
@@ -50,7 +50,7 @@ func applets() map[string]applet {
 func Links() []string {
 	var out []string
 	for name := range applets() {
-		if name != "serve" && name != "dial" {
+		if !slices.Contains([]string{"serve", "dial", "observe", "attempt"}, name) {
 			out = append(out, name)
 		}
 	}
