@@ -185,12 +185,19 @@ var seedFlag = flag.Uint64("seed", 0, "seed of random choices; 0 takes the time"
 // random returns a random source and logs its seed, so that a run can be repeated.
 func random(t testing.TB) *rand.Rand {
 	t.Helper()
+	_, rng := seeded(t)
+	return rng
+}
+
+// seeded returns the seed as well.
+func seeded(t testing.TB) (uint64, *rand.Rand) {
+	t.Helper()
 	seed := *seedFlag
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("random choices by -seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	return seed, rand.New(rand.NewPCG(seed, 0))
 }
 
 // full reports whether the long suites run, with larger samples.

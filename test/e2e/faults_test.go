@@ -1,0 +1,66 @@
+//go:build lab
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/apiproxy"
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/sim/faults"
+)
+
+// failures makes parts of a lab fail.
+type failures struct{ lab }
+
+// apiFaults replaces the faults of the API server.
+func (f failures) apiFaults(t testing.TB, list ...apiproxy.Fault) {
+	t.Helper()
+	if err := daemon.NewClient(daemon.StateDir(f.name)).SetAPIFaults(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ec2Faults replaces the faults of EC2.
+func (f failures) ec2Faults(t testing.TB, plan faults.Plan) {
+	t.Helper()
+	body, err := json.Marshal(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, f.status(t).Endpoints.Admin+"/faults", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Timeout: 30 * time.Second}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("set faults of EC2: %s", resp.Status)
+	}
+}
+
+// restart kills all pods of workloads, which start again with cold caches.
+func (f failures) restart(t testing.TB, workloads ...string) {
+	t.Helper()
+	for _, w := range workloads {
+		_, name, _ := strings.Cut(w, "/")
+		f.kubectl(t, "-n", "kube-system", "delete", "pod", "-l", "app.kubernetes.io/name="+name, "--force", "--grace-period=0", "--wait=false")
+	}
+}
+
+// ready waits until workloads run as they are configured.
+func (f failures) ready(t testing.TB, workloads ...string) {
+	t.Helper()
+	for _, w := range workloads {
+		f.kubectl(t, "-n", "kube-system", "rollout", "status", w, "--timeout=150s")
+	}
+}

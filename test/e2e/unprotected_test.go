@@ -1,0 +1,349 @@
+//go:build lab
+
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+
+	"github.com/trunkline/trunkline/lab/workload"
+	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/test/suite"
+)
+
+// Namespaces of the test: that of the pods, with policies, and that of the observer.
+const guardedNamespace, observerNamespace = "guarded", "observer"
+
+// The workload of admission, in the namespace kube-system.
+const admissions = "deployment/trunkline-admission"
+
+// Labels and account of pods.
+const (
+	byLabel   = "by-label"   // a policy selects the pod by its label
+	byAccount = "by-account" // a policy selects the pod by its service account
+	free      = "free"       // no policy selects the pod, in the same namespace
+)
+
+// unprotected is a lab in which an observer counts what arrives from pods of policies, and calls
+// every address of the VPC. It judges by packets only.
+type unprotected struct {
+	failures
+	group    string // id of the group of the policies
+	nodes    []node
+	observer string // its address
+	number   int    // of the case, part of the names of pods
+	pods     int    // guarded pods so far
+	report   strings.Builder
+}
+
+// TestNeverUnprotected creates pods that policies select while parts of the system fail. No packet
+// that their groups deny may leave or reach one of them, from its first instruction on, and pods that
+// no policy selects start meanwhile. Then it takes the mechanisms away, and packets arrive.
+func TestNeverUnprotected(t *testing.T) {
+	l := lab{name: uniqueName("unprot"), bin: binaries(t)}
+	before := machine(t)
+	t.Cleanup(func() { l.down(t, before) })
+	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "test/e2e/testdata/unprotected.yaml")
+	u := &unprotected{failures: failures{l}, nodes: l.nodes(t), group: groupNamed(t, l, "guarded")}
+	u.start(t)
+	seed, cases := chosen(t, unprotectedCases())
+	for _, c := range cases {
+		if !t.Run(c.name, func(t *testing.T) { u.run(t, c) }) {
+			return
+		}
+	}
+	for _, b := range unprotectedBreaks() {
+		if !t.Run("broken: "+b.name, func(t *testing.T) { u.broken(t, b) }) {
+			return
+		}
+	}
+	u.write(t, len(cases), seed)
+}
+
+// groupNamed returns the id of a security group.
+func groupNamed(t testing.TB, l lab, name string) string {
+	t.Helper()
+	out, err := l.account(t).api.DescribeSecurityGroups(t.Context(), &ec2.DescribeSecurityGroupsInput{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range out.SecurityGroups {
+		if aws.ToString(g.GroupName) == name {
+			return aws.ToString(g.GroupId)
+		}
+	}
+	t.Fatalf("EC2 has no group %s", name)
+	return ""
+}
+
+// start starts the observer, applies the policies and waits until they are compiled.
+func (u *unprotected) start(t *testing.T) {
+	u.apply(t, namespaceManifest(observerNamespace)+namespaceManifest(guardedNamespace)+u.account())
+	u.kubectl(t, "-n", observerNamespace, "run", "observer", "--image", workloadImage, "--restart=Never",
+		"--overrides", `{"spec":{"nodeName":"`+u.nodes[0].KubeName+`","terminationGracePeriodSeconds":1}}`, "--", "observe", "--call=10.0.0.0/24")
+	u.kubectl(t, "-n", observerNamespace, "wait", "--for=condition=Ready", "pod/observer", "--timeout=60s")
+	u.observer = strings.TrimSpace(u.kubectl(t, "-n", observerNamespace, "get", "pod", "observer", "-o", "jsonpath={.status.podIP}"))
+	u.apply(t, u.policies())
+	u.compiled(t)
+}
+
+func namespaceManifest(name string) string {
+	return "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + name + "}\n---\n"
+}
+
+// account is the service account that a policy selects.
+func (u *unprotected) account() string {
+	return "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: " + byAccount + ", namespace: " + guardedNamespace + ", labels: {team: guarded}}\n---\n"
+}
+
+// policies select by a label and by a service account.
+func (u *unprotected) policies() string { return u.policiesOf(u.group) }
+
+func (u *unprotected) policiesOf(group string) (out string) {
+	for name, selector := range map[string]string{byLabel: "podSelector: {matchLabels: {role: " + byLabel + "}}", byAccount: "serviceAccountSelector: {matchLabels: {team: guarded}}"} {
+		out += fmt.Sprintf("apiVersion: vpcresources.k8s.aws/v1beta1\nkind: SecurityGroupPolicy\nmetadata: {name: %s, namespace: %s}\nspec:\n  %s\n  securityGroups: {groupIds: [%s]}\n---\n", name, guardedNamespace, selector, group)
+	}
+	return out
+}
+
+// compiled waits until the API server adds the request to selected pods.
+func (u *unprotected) compiled(t testing.TB) {
+	t.Helper()
+	eventually(t, 2*time.Minute, "selected pods are admitted with a request", func(t testing.TB) error {
+		for _, kind := range []string{byLabel, byAccount} {
+			r := u.command(t.Context(), []byte(u.manifest("dry-"+kind, kind, 0, "")), "kubectl", "create", "--dry-run=server", "-o", "json", "-f", "-")
+			if r.err != nil || !strings.Contains(r.stdout, "vpc.amazonaws.com/pod-eni") {
+				return notYet("%s: %v %s", kind, r.err, r.stderr)
+			}
+		}
+		return nil
+	})
+}
+
+// manifest is a pod of a kind on a node, the first act of which is to send to the observer. more are
+// further fields of its spec.
+func (u *unprotected) manifest(name, kind string, node int, more string) string {
+	account := "default"
+	if kind == byAccount {
+		account = byAccount
+	}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s, labels: {role: %s, case: "%d"}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: %q}
+  serviceAccountName: %s
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 1
+  restartPolicy: Never
+  tolerations: [{operator: Exists}]
+%s
+  containers: [{name: attempt, image: %q, args: [attempt, %q]}]
+---
+`, name, guardedNamespace, kind, u.number, u.nodes[node].KubeName, account, more, workloadImage, u.observer)
+}
+
+// name is that of a pod of the current case.
+func (u *unprotected) name(kind string, i int) string {
+	return fmt.Sprintf("c%d-%s-%d", u.number, kind, i)
+}
+
+// isGuarded reports whether policies select the pod with this name.
+func isGuarded(name string) bool {
+	return strings.Contains(name, "-"+byLabel+"-") || strings.Contains(name, "-"+byAccount+"-")
+}
+
+// names of guarded and free pods of the current case.
+func (u *unprotected) names(guarded bool, each int) (names []string) {
+	for i := range each {
+		for _, kind := range []string{byLabel, byAccount, free} {
+			if name := u.name(kind, i); isGuarded(name) == guarded {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// create tries to create pods of the current case: each of each kind, on the nodes in turn. It
+// returns what refused them.
+func (u *unprotected) create(t testing.TB, each int, more string) string {
+	t.Helper()
+	var text strings.Builder
+	for i := range each {
+		for _, kind := range []string{byLabel, byAccount, free} {
+			text.WriteString(u.manifest(u.name(kind, i), kind, i%len(u.nodes), more))
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	return u.command(ctx, []byte(text.String()), "kubectl", "apply", "-f", "-").stderr
+}
+
+// seen is what the observer has counted.
+func (u *unprotected) seen(t testing.TB) map[string]workload.Observed {
+	t.Helper()
+	out := map[string]workload.Observed{}
+	decode(t, u.kubectl(t, "get", "--raw", "/api/v1/namespaces/"+observerNamespace+"/pods/observer:8080/proxy/"), &out)
+	return out
+}
+
+// arrived waits until packets of all pods have arrived at the port that they may send to.
+func (u *unprotected) arrived(t testing.TB, limit time.Duration, what string, names []string) {
+	t.Helper()
+	eventually(t, limit, what, func(t testing.TB) error {
+		seen := u.seen(t)
+		for _, name := range names {
+			if seen[name].Allowed == 0 {
+				return notYet("the observer has no packet of %s: %s", name, u.why(t, name))
+			}
+		}
+		return nil
+	})
+}
+
+// why is what the cluster says of a pod that does not run.
+func (u *unprotected) why(t testing.TB, name string) string {
+	return u.try(t.Context(), "kubectl", "-n", guardedNamespace, "get", "events", "--field-selector", "involvedObject.name="+name, "-o", `jsonpath={range .items[-3:]}{.reason}: {.message}{"\n"}{end}`).String()
+}
+
+// violations are the guarded pods of which a packet arrived that their groups deny, or that
+// answered a call that they deny.
+func (u *unprotected) violations(t testing.TB, allCases bool) (list []string) {
+	t.Helper()
+	for name, o := range u.seen(t) {
+		if isGuarded(name) && o.Denied+o.Called > 0 && (allCases || strings.HasPrefix(name, fmt.Sprintf("c%d-", u.number))) {
+			list = append(list, fmt.Sprintf("%s: %d denied and %d called, first %s at %s", name, o.Denied, o.Called, o.First, o.At.Format(time.StampMilli)))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// hold is how long pods are observed under a fault after the free ones have started.
+const hold = 3 * time.Second
+
+// run runs one case.
+func (u *unprotected) run(t *testing.T, c unprotectedCase) {
+	u.number++
+	started, each := time.Now(), cmp.Or(c.each, 2)
+	defer u.reset(t)
+	if c.inject != nil {
+		c.inject(t, u)
+	}
+	if c.cold {
+		u.restart(t, admissions, controllers, agents)
+	}
+	refused := ""
+	if c.create != nil {
+		c.create(t, u)
+	} else {
+		refused = u.create(t, each, "")
+	}
+	if c.during != nil {
+		c.during(t, u)
+	}
+	u.arrived(t, 2*time.Minute, "pods that no policy selects start under the fault", u.names(false, each))
+	pause(t, hold)
+	if list := u.violations(t, true); len(list) > 0 {
+		t.Errorf("under the fault, unprotected: %s", strings.Join(list, "\n"))
+	}
+	u.heal(t, c)
+	u.started(t, c, each)
+	list := u.violations(t, true)
+	for _, line := range list {
+		t.Errorf("unprotected: %s", line)
+	}
+	u.pods += len(u.names(true, each))
+	if refused != "" {
+		refused = ", some refused at admission"
+	}
+	fmt.Fprintf(&u.report, "%s: %d guarded pods%s, unprotected %d, unselected pods that did not start 0 (%.0f s)\n", c.name, len(u.names(true, each)), refused, len(list), time.Since(started).Seconds())
+}
+
+// started waits until the guarded pods run and are observed, after the fault. Those that were refused
+// are created again, as a controller of Kubernetes would.
+func (u *unprotected) started(t *testing.T, c unprotectedCase, each int) {
+	if c.never {
+		return
+	}
+	if c.create == nil {
+		eventually(t, time.Minute, "refused pods are created after the fault", func(t testing.TB) error {
+			if refused := u.create(t, each, ""); refused != "" {
+				return notYet("%s", refused)
+			}
+			return nil
+		})
+	}
+	u.arrived(t, 4*time.Minute, "guarded pods run after the fault", u.names(true, min(each, 4)))
+	pause(t, time.Second)
+}
+
+// pause waits while the observer counts.
+func pause(t testing.TB, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+	}
+}
+
+// heal removes the fault of a case.
+func (u *unprotected) heal(t *testing.T, c unprotectedCase) {
+	u.apiFaults(t)
+	u.ec2Faults(t, faults.Plan{})
+	if c.heal != nil {
+		c.heal(t, u)
+	}
+}
+
+// reset deletes the pods of the case.
+func (u *unprotected) reset(t *testing.T) {
+	u.kubectl(t, "-n", guardedNamespace, "delete", "pod", "--all", "--force", "--grace-period=0", "--wait=false")
+	eventually(t, 2*time.Minute, "the pods of the case are gone", func(t testing.TB) error {
+		if left := strings.Fields(u.kubectl(t, "-n", guardedNamespace, "get", "pods", "-o", "name")); len(left) > 0 {
+			return notYet("%d left", len(left))
+		}
+		return nil
+	})
+}
+
+// sampled is how many cases a sample has.
+const sampled = 4
+
+// chosen returns the cases that run: all in full, otherwise a sample by a seed, in the order of the
+// table.
+func chosen(t testing.TB, all []unprotectedCase) (uint64, []unprotectedCase) {
+	t.Helper()
+	if full() || len(all) <= sampled {
+		return 0, all
+	}
+	seed, rng := seeded(t)
+	drawn := rng.Perm(len(all))[:sampled]
+	slices.Sort(drawn)
+	var out []unprotectedCase
+	for _, i := range drawn {
+		out = append(out, all[i])
+	}
+	return seed, out
+}
+
+// write writes the report of the suite, if it ran in full.
+func (u *unprotected) write(t *testing.T, cases int, seed uint64) {
+	t.Logf("%d cases, seed %d, %d guarded pods\n%s", cases, seed, u.pods, u.report.String())
+	if !full() || t.Failed() {
+		return
+	}
+	if err := unprotectedReport().Write("own", suite.Counted{Number: u.pods, Of: "guarded pods", Seed: seed}, u.report.String()); err != nil {
+		t.Fatal(err)
+	}
+}
