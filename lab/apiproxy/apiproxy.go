@@ -59,8 +59,8 @@ type Proxy struct {
 
 // request is what faults are selected by.
 type request struct {
-	path, user string
-	watch      bool
+	path, user, method string
+	watch              bool
 	// resumes: the watch continues from a version, and needs no state of the cache first. The API
 	// server answers 410 only to such a watch.
 	resumes bool

@@ -181,6 +181,8 @@ func TestAFaultSelectsByPathUserAndWatch(t *testing.T) {
 		"another user":        {apiproxy.Fault{Path: "/", User: "a", Do: apiproxy.Fail, Status: 404}, group, tokenOf("b"), 200},
 		"a watch":             {apiproxy.Fault{Path: "/", Watch: true, Do: apiproxy.Fail, Status: 500}, group + "?watch=true", nil, 500},
 		"no watch":            {apiproxy.Fault{Path: "/", Watch: true, Do: apiproxy.Fail, Status: 500}, group, nil, 200},
+		"its method":          {apiproxy.Fault{Path: "/", Method: http.MethodGet, Do: apiproxy.Fail, Status: 500}, group, nil, 500},
+		"another method":      {apiproxy.Fault{Path: "/", Method: http.MethodPut, Do: apiproxy.Fail, Status: 500}, group, nil, 200},
 		"a delay":             {apiproxy.Fault{Path: "/", Latency: faults.Duration(time.Millisecond)}, group, nil, 200},
 		"a disconnection":     {apiproxy.Fault{Path: "/", Do: apiproxy.Disconnect}, group, nil, 0},
 		"a list never ends":   {apiproxy.Fault{Path: "/", Do: apiproxy.Expire}, group, nil, 200},

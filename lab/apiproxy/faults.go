@@ -32,6 +32,8 @@ type Fault struct {
 	Path string `json:"path"`
 	// User limits it to a user, such as system:serviceaccount:kube-system:trunkline-admission.
 	User string `json:"user,omitempty"`
+	// Method limits it to an HTTP method, such as PATCH.
+	Method string `json:"method,omitempty"`
 	// Watch limits it to watches.
 	Watch bool `json:"watch,omitempty"`
 	// Do is one of the constants; empty is a delay only.
@@ -79,7 +81,7 @@ func (f Faults) of(r request) *Fault {
 	for i := range f {
 		fault := &f[i]
 		if strings.HasPrefix(r.path, fault.Path) && (fault.User == "" || fault.User == r.user) &&
-			(!fault.Watch || r.watch) && (fault.Do != Expire || r.resumes) && (fault.Group == "" || isDiscovery(r.path)) {
+			(fault.Method == "" || fault.Method == r.method) && (!fault.Watch || r.watch) && (fault.Do != Expire || r.resumes) && (fault.Group == "" || isDiscovery(r.path)) {
 			return fault
 		}
 	}

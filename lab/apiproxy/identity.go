@@ -52,7 +52,7 @@ func describe(r *http.Request) request {
 	query := r.URL.Query()
 	watch := query.Get("watch")
 	version := query.Get("resourceVersion")
-	out := request{path: r.URL.Path, user: certified(r).name, watch: watch == "true" || watch == "1"}
+	out := request{path: r.URL.Path, method: r.Method, user: certified(r).name, watch: watch == "true" || watch == "1"}
 	out.resumes = out.watch && version != "" && version != "0" && query.Get("sendInitialEvents") != "true"
 	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && out.user == "" {
 		out.user = subject(token)

@@ -59,6 +59,7 @@ func examples() map[string]string {
 The first fault that selects a request applies. Fields:
   path     beginning of the request's path; "/" is all
   user     such as system:serviceaccount:kube-system:trunkline-admission; default: all
+  method   such as PATCH; default: all
   watch    true: watches only
   do       fail (with status), hang, disconnect, expire (watches: code 410),
            omit-group or stale-group (with group: discovery without it, or with stale versions of it)
