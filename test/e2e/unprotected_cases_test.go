@@ -4,50 +4,144 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/trunkline/trunkline/lab/apiproxy"
+	"github.com/trunkline/trunkline/sim/faults"
 )
 
 // unprotectedCase is a fault under which pods are created.
 type unprotectedCase struct {
-	name   string
-	cold   bool // admission, controllers and agents start under the fault
-	each   int  // pods of each kind; 0 is 2
-	inject func(*testing.T, *unprotected)
-	create func(*testing.T, *unprotected) // nil: the ordinary pods of the case
-	during func(*testing.T, *unprotected) // after the pods were created
-	heal   func(*testing.T, *unprotected) // beside removing the faults
-	never  bool                           // the guarded pods of the case never start
+	name    string
+	cold    bool // admission, controllers and agents start under the fault
+	each    int  // pods of each kind that are waited for; 0 is 2
+	guarded int  // pods of policies; 0 is those that are waited for
+	inject  func(*testing.T, *unprotected)
+	create  func(*testing.T, *unprotected) // nil: the ordinary pods of the case
+	during  func(*testing.T, *unprotected) // after the pods were created
+	heal    func(*testing.T, *unprotected) // beside removing the faults
+	never   bool                           // the guarded pods of the case never start
+	long    bool                           // only in full
 }
 
-// groupPath is where discovery and objects of the policies' group are.
-const groupPath = "/apis/vpcresources.k8s.aws"
+// groupName is the API group of the policies, and groupPath where its discovery and objects are.
+const (
+	groupName = "vpcresources.k8s.aws"
+	groupPath = "/apis/" + groupName
+)
 
-// unprotectedCases are all cases.
-func unprotectedCases() (all []unprotectedCase) {
+// userOf is the user of a daemon of Trunkline.
+func userOf(daemon string) string { return "system:serviceaccount:kube-system:trunkline-" + daemon }
+
+// coldAndWarm are two cases for each fault of the API server.
+func coldAndWarm() (all []unprotectedCase) {
+	var expired []apiproxy.Fault
+	for _, daemon := range []string{"admission", "controller", "agent"} {
+		expired = append(expired, apiproxy.Fault{Path: "/", User: userOf(daemon), Watch: true, Do: apiproxy.Expire})
+	}
 	for _, d := range []struct {
 		name  string
 		fault []apiproxy.Fault
 	}{
+		{"discovery healthy", nil},
+		{"discovery 404", []apiproxy.Fault{{Path: groupPath, Do: apiproxy.Fail, Status: 404}}},
 		{"discovery 503", []apiproxy.Fault{{Path: groupPath, Do: apiproxy.Fail, Status: 503}}},
+		{"discovery without the group", []apiproxy.Fault{{Path: "/api", Do: apiproxy.OmitGroup, Group: groupName}}},
+		{"aggregated discovery stale", []apiproxy.Fault{{Path: "/api", Do: apiproxy.StaleGroup, Group: groupName}}},
+		{"discovery slow", []apiproxy.Fault{{Path: groupPath, Latency: faults.Duration(10 * time.Second)}}},
+		{"discovery hangs", []apiproxy.Fault{{Path: groupPath, Do: apiproxy.Hang}}},
+		{"watches answered 410", expired},
 	} {
-		for _, cold := range []bool{false, true} {
-			name := d.name + ", warm"
-			if cold {
-				name = d.name + ", cold"
-			}
-			all = append(all, unprotectedCase{name: name, cold: cold, inject: func(t *testing.T, u *unprotected) { u.apiFaults(t, d.fault...) }})
-		}
+		inject := func(t *testing.T, u *unprotected) { u.apiFaults(t, d.fault...) }
+		all = append(all, unprotectedCase{name: d.name + ", warm", inject: inject}, unprotectedCase{name: d.name + ", cold", inject: inject, cold: true})
 	}
-	return append(all,
+	return all
+}
+
+// unprotectedCases are all cases.
+func unprotectedCases() []unprotectedCase {
+	return append(coldAndWarm(),
 		unprotectedCase{
 			name: "every replica of admission and controller dead", each: 8,
 			inject: func(t *testing.T, u *unprotected) { u.scale(t, 0) },
 			heal:   func(t *testing.T, u *unprotected) { u.scale(t, 2) },
 		},
+		unprotectedCase{
+			name:   "admission, controller and agents restarted",
+			during: func(t *testing.T, u *unprotected) { u.restart(t, admissions, controllers, agents) },
+		},
+		unprotectedCase{
+			name: "no daemon keeps its lease",
+			inject: func(t *testing.T, u *unprotected) {
+				u.apiFaults(t, apiproxy.Fault{Path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/trunkline-", Do: apiproxy.Disconnect})
+				pause(t, 12*time.Second) // a leader stops after ten seconds
+			},
+		},
+		unprotectedCase{name: "upgraded", long: true, inject: upgrade, during: func(t *testing.T, u *unprotected) { u.ready(t, admissions, controllers, agents) }, heal: downgrade},
+		unprotectedCase{name: "policies created after the pods, before these are wired", never: true, create: policiesAfterPods, heal: func(t *testing.T, u *unprotected) { u.compiled(t) }},
+		unprotectedCase{name: "labels changed after admission, before the pods are wired", never: true, guarded: 2, create: labelsAfterAdmission},
 	)
+}
+
+func upgrade(t *testing.T, u *unprotected) {
+	importImage(t, u.lab, buildSecondVersion(t))
+	u.image(t, second)
+}
+
+func downgrade(t *testing.T, u *unprotected) {
+	u.image(t, "dev")
+	u.ready(t, admissions, controllers, agents)
+}
+
+// image sets the version of all daemons.
+func (u *unprotected) image(t *testing.T, tag string) {
+	for _, w := range []string{admissions, controllers, agents} {
+		u.kubectl(t, "-n", "kube-system", "set", "image", w, "*=trunkline.dev/trunkline:"+tag)
+	}
+}
+
+// gate keeps pods of a case from being scheduled.
+const gate = "  schedulingGates: [{name: trunkline.dev/test}]"
+
+// ungate has the pods of the case scheduled and wired.
+func (u *unprotected) ungate(t *testing.T) {
+	for _, name := range strings.Fields(u.kubectl(t, "-n", guardedNamespace, "get", "pods", "-l", fmt.Sprintf("case=%d", u.number), "-o", "name")) {
+		u.kubectl(t, "-n", guardedNamespace, "patch", name, "--type=json", "-p", `[{"op":"remove","path":"/spec/schedulingGates"}]`)
+	}
+}
+
+// policiesAfterPods creates pods that no policy selects, and the policies before they are wired.
+func policiesAfterPods(t *testing.T, u *unprotected) {
+	u.unselect(t)
+	if refused := u.create(t, 2, gate); refused != "" {
+		t.Fatal(refused)
+	}
+	u.apply(t, u.policies())
+	u.ungate(t)
+}
+
+// unselect deletes the policies and waits until pods are admitted without a request.
+func (u *unprotected) unselect(t *testing.T) {
+	u.kubectl(t, "-n", guardedNamespace, "delete", "securitygrouppolicies", "--all")
+	eventually(t, time.Minute, "nothing is compiled any more", func(t testing.TB) error {
+		r := u.command(t.Context(), []byte(u.manifest("dry", byLabel, 0, "")), "kubectl", "create", "--dry-run=server", "-o", "json", "-f", "-")
+		if r.err != nil || strings.Contains(r.stdout, "vpc.amazonaws.com/pod-eni") {
+			return notYet("%v %s", r.err, r.stderr)
+		}
+		return nil
+	})
+}
+
+// labelsAfterAdmission creates pods that no policy selects, and gives some the label before they are
+// wired.
+func labelsAfterAdmission(t *testing.T, u *unprotected) {
+	for i := range 2 {
+		u.apply(t, u.manifest(u.name(byLabel, i), free, i, gate)+u.manifest(u.name(free, i), free, i, gate))
+		u.kubectl(t, "-n", guardedNamespace, "label", "pod", u.name(byLabel, i), "--overwrite", "role="+byLabel)
+	}
+	u.ungate(t)
 }
 
 // scale sets the replicas of admission and controller. With none, their pods are killed.
@@ -63,15 +157,30 @@ func (u *unprotected) scale(t *testing.T, replicas int) {
 
 // unprotectedBreak takes mechanisms away, after which packets arrive.
 type unprotectedBreak struct {
-	name string
-	do   func(*testing.T, *unprotected)
+	name   string
+	do     func(*testing.T, *unprotected)
+	create func(*testing.T, *unprotected) // nil: the ordinary pods of a case
+	kinds  []string                       // of the guarded pods
+	heal   func(*testing.T, *unprotected)
 }
 
+// unprotectedBreaks are in an order: the last two leave the lab without the mechanisms.
 func unprotectedBreaks() []unprotectedBreak {
-	return []unprotectedBreak{{"without admission and the node's check", func(t *testing.T, u *unprotected) {
-		u.uncheck(t)
-		u.unadmit(t)
-	}}}
+	return []unprotectedBreak{
+		{
+			name: "branches with the groups of the nodes, of the cases of EC2", kinds: []string{byLabel, byAccount},
+			do:   func(t *testing.T, u *unprotected) { u.apply(t, u.policiesOf(groupNamed(t, u.lab, "nodes"))) },
+			heal: func(t *testing.T, u *unprotected) { u.apply(t, u.policies()) },
+		},
+		{
+			name: "without the node's check, of the cases after admission", kinds: []string{byLabel},
+			do: func(t *testing.T, u *unprotected) { u.uncheck(t) }, create: labelsAfterAdmission,
+		},
+		{
+			name: "without admission and the node's check, of all others", kinds: []string{byLabel, byAccount},
+			do: func(t *testing.T, u *unprotected) { u.unadmit(t) },
+		},
+	}
 }
 
 // uncheck turns the node's check off.
@@ -93,13 +202,17 @@ func (u *unprotected) broken(t *testing.T, b unprotectedBreak) {
 	u.number++
 	defer u.reset(t)
 	b.do(t, u)
-	eventually(t, time.Minute, "pods are created", func(t testing.TB) error {
-		if refused := u.create(t, 2, ""); refused != "" {
-			return notYet("%s", refused)
+	if b.create != nil {
+		b.create(t, u)
+	} else if refused := u.create(t, 2, ""); refused != "" {
+		t.Fatal(refused)
+	}
+	var names []string
+	for i := range 2 {
+		for _, kind := range b.kinds {
+			names = append(names, u.name(kind, i))
 		}
-		return nil
-	})
-	names := u.names(true, 2)
+	}
 	eventually(t, 2*time.Minute, "packets arrive that the groups deny", func(t testing.TB) error {
 		seen := u.seen(t)
 		for _, name := range names {
@@ -112,6 +225,9 @@ func (u *unprotected) broken(t *testing.T, b unprotectedBreak) {
 	list := u.violations(t, false)
 	if len(list) != len(names) {
 		t.Errorf("%d violations, want %d: %v", len(list), len(names), list)
+	}
+	if b.heal != nil {
+		b.heal(t, u)
 	}
 	fmt.Fprintf(&u.report, "broken, %s: %d guarded pods, unprotected %d\n", b.name, len(names), len(list))
 }
