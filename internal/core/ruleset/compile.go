@@ -178,16 +178,19 @@ func policyChains(p Programs) []nftables.Chain {
 			allow(p.Forward),
 			nftables.NewRule(nftables.Counter{}, verdict(nftables.Drop)).Commented("network policy"))
 	}
-	// Traffic of a pod with its own node is always allowed, as NetworkPolicy defines it. It comes here
-	// for strict pods only: between them and the node, packets pass the VPC, which checks their source.
-	own := func(f nftables.Field, clear uint32) nftables.Rule {
-		return nftables.NewRule(nftables.Eq(f, nftables.Local()), nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged, Clear: clear}, verdict(nftables.Return)).Commented("the node itself, by a branch")
+	// Traffic of a pod with its own node is always allowed, as NetworkPolicy defines it. That of strict
+	// pods comes here: between them and the node, packets pass the VPC, which checks their source.
+	own := func(pod4, pod6, node nftables.Field, clear uint32) (rules []nftables.Rule) {
+		for _, strict := range []nftables.Lookup{inSet(setStrict4, pod4), inSet(setStrict6, pod6)} {
+			rules = append(rules, nftables.NewRule(strict, nftables.Eq(node, nftables.Local()), nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged, Clear: clear}, verdict(nftables.Return)).Commented("the node itself, by a branch"))
+		}
+		return rules
 	}
 	const sent = hostnet.MarkPending | hostnet.MarkMasquerade
 	local := nftables.NewRule(toPod(), gotoChain(chainPolicyLocal))
 	return []nftables.Chain{
-		{Name: chainPolicyOut, Rules: append([]nftables.Rule{local}, judge("known_out", sent, append(toMetadata(), own(nftables.FibDaddrType, sent))...)...)},
-		{Name: chainPolicyIn, Rules: judge("known_in", hostnet.MarkPending, own(nftables.FibSaddrType, hostnet.MarkPending))},
+		{Name: chainPolicyOut, Rules: append([]nftables.Rule{local}, judge("known_out", sent, append(toMetadata(), own(nftables.IPSaddr, nftables.IP6Saddr, nftables.FibDaddrType, sent)...)...)...)},
+		{Name: chainPolicyIn, Rules: judge("known_in", hostnet.MarkPending, own(nftables.IPDaddr, nftables.IP6Daddr, nftables.FibSaddrType, hostnet.MarkPending)...)},
 		{Name: chainPolicyLocal, Rules: judge("known_local", hostnet.MarkPending)},
 	}
 }

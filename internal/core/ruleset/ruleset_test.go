@@ -454,6 +454,20 @@ func TestAStrictPodIsJudgedLikeAnyOther(t *testing.T) {
 	}
 }
 
+// Packets of the node to other pods never pass the forward hook: one that does was forged.
+func TestASourceOfTheNodeItselfIsNoReasonToAllowOtherPods(t *testing.T) {
+	n := node()
+	n.Route = func(netip.Addr, uint32) string { return "eniaaa" }
+	n.Policy = func(netip.Addr, netip.Addr) bool { return false }
+	c := Compile(Config{
+		PrimaryLink: "eth0", PrimaryIPv4: addr("10.0.0.10"), Policy: Programs{Forward: "/pin", Known: true},
+		Pods: []Pod{{Link: "eniaaa", MAC: macA, Addresses: []netip.Addr{addr("10.0.0.12")}}},
+	})
+	if got, err := c.Trace(n, Packet{InLink: "eth0", Src: addr("10.0.0.10"), Dst: addr("10.0.0.12")}); err != nil || got.Outcome != Dropped {
+		t.Errorf("%s by %s (%v), want %s", got.Outcome, got.By, err, Dropped)
+	}
+}
+
 // kube-proxy masquerades what still has its mark.
 func TestAPodKeepsItsAddressTowardsOtherNodes(t *testing.T) {
 	fromA := Packet{InLink: "eniaaa", MAC: macA, Src: addr("10.0.0.12"), Mark: hostnet.MarkMasquerade}
