@@ -73,6 +73,8 @@ type Config struct {
 	// a namespace, which Boot configures.
 	Instances []cloud.InstanceSpec
 	Groups    []cloud.GroupSpec
+	// TrunkCalls allows the account to associate branches with trunks.
+	TrunkCalls bool
 	// Init are more flags of the agent's init.
 	Init []string
 	// Seed of the VPC's ids; zero is 1. Nodes with different ones are different instances.
@@ -135,6 +137,7 @@ func New(t T, cfg Config) *Node {
 	n.Internet = &testns.NS{Name: seq.Name + "-net", Path: netns.Path(seq.Name + "-net")}
 	built := spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium"), cmp.Or(cfg.Seed, 1))
 	built.Instances, built.Groups = append(built.Instances, cfg.Instances...), append(built.Groups, cfg.Groups...)
+	built.Quotas.TrunkCalls = cfg.TrunkCalls
 	n.World, err = world.Start(t.Context(), world.Config{
 		Spec:      built,
 		Namespace: seq.Name + "-vpc", Internet: n.Internet.Name, NoPlatform: cfg.PodCIDR.IsValid(),
