@@ -115,14 +115,14 @@ func (c *agentCmd) run(p process) error {
 			})
 			return k, k.Events()
 		},
-		Groups: func() agent.GroupPolicies {
-			return kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
+		Groups: func(changed func()) agent.GroupObjects {
+			return kube.NewGroupObjects(kube.GroupOptions{Client: client, Accounts: true, Groups: cfg.NodeGroups(), SnapshotPath: agent.GroupSnapshot(cfg), Changed: changed, Log: log})
 		},
 		CNINode: func(changed func()) agent.CNINode {
 			return kube.NewOwnCNINode(kube.OwnCNINodeOptions{Client: client, NodeName: cfg.NodeName, SnapshotPath: agent.CNINodeSnapshot(cfg), Changed: changed, Log: log})
 		},
 		Policies: func(changed func()) agent.PolicyObjects {
-			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), Changed: changed, Log: log})
+			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), KeepPods: cfg.NodeGroups(), Changed: changed, Log: log})
 		},
 		Removed: removed(client, cfg, log), Service: client.Service, Root: "/",
 	})
@@ -309,10 +309,14 @@ func (c *controllerCmd) run(p process) error {
 	policy := leak.DefaultPolicy(cfg.ClusterName)
 	policy.Cap, policy.AlarmShare = c.cap, c.share
 	log.Info("controller starts", "version", version, "cluster", cfg.ClusterName)
-	return controller.Run(p.ctx, controller.Options{
+	options := controller.Options{
 		Branches: branchOptions(cfg, fleet.Executor), Client: client, EC2: fleet, PodName: cfg.PodName, Namespace: cfg.PodNamespace, Cluster: cfg.ClusterName,
 		Policy: policy, DryRun: c.dryRun, Every: c.every, Listen: c.listen, Registry: registry, Log: log,
-	})
+	}
+	if cfg.NodeGroups() {
+		options.Groups = ec2.NewReader(awsConfig)
+	}
+	return controller.Run(p.ctx, options)
 }
 
 // branchOptions are those of the controller of trunks and branches; nil where it does not run.

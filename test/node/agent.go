@@ -141,7 +141,7 @@ func runAgent(settings string) error {
 	var policies func(changed func()) agent.PolicyObjects
 	if client != nil {
 		policies = func(changed func()) agent.PolicyObjects {
-			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), Changed: changed, Log: log})
+			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), KeepPods: cfg.NodeGroups(), Changed: changed, Log: log})
 		}
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
@@ -162,13 +162,13 @@ func runAgent(settings string) error {
 	})
 }
 
-// groups reflects which pods have security groups of their own; nil without an API server.
-func groups(client *kube.Client, cfg config.Config, log *slog.Logger) func() agent.GroupPolicies {
+// groups reflects what the security groups of pods depend on; nil without an API server.
+func groups(client *kube.Client, cfg config.Config, log *slog.Logger) func(changed func()) agent.GroupObjects {
 	if client == nil {
 		return nil
 	}
-	return func() agent.GroupPolicies {
-		return kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, SnapshotPath: agent.GroupSnapshot(cfg), Log: log})
+	return func(changed func()) agent.GroupObjects {
+		return kube.NewGroupObjects(kube.GroupOptions{Client: client, Accounts: true, Groups: cfg.NodeGroups(), SnapshotPath: agent.GroupSnapshot(cfg), Changed: changed, Log: log})
 	}
 }
 

@@ -324,7 +324,7 @@ func TestGroupsStayInForceWithoutTheAPIServer(t *testing.T) {
 	node.Start()
 	late := &Pod{Address: netip.MustParseAddr("10.0.2.51"), Pod: w.other.Pod}
 	late.Name = "late"
-	if err := node.Add(late); err == nil || !strings.Contains(err.Error(), "the security groups of pods are not known to this node") {
+	if err := node.Add(late); err == nil || !strings.Contains(err.Error(), "the pod's security groups are not known to this node yet") {
 		t.Errorf("a pod on a node that knows no groups: %v", err)
 	}
 	w.until(true, w.web, w.db.Address, 5432) // what was in force is

@@ -148,9 +148,8 @@ func (n *Node) Start() {
 	n.must(err)
 	mark := func() { n.Loop.Mark() }
 	n.policies = kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: mark, KeepPods: true, SnapshotPath: filepath.Join(n.saved, "policies.json")})
-	n.groups, err = kube.NewGroupObjects(kube.GroupOptions{Client: client, Log: log, Changed: mark, SnapshotPath: n.GroupSnapshot()})
-	n.must(err)
-	n.judged = groups.New(n.policies, n.groups, n.vpc, 0)
+	n.groups = kube.NewGroupObjects(kube.GroupOptions{Client: client, Accounts: true, Groups: true, Log: log, Changed: mark, SnapshotPath: n.GroupSnapshot()})
+	n.judged = groups.New(groups.Deps{Policies: n.policies, Groups: n.groups, VPC: func() vpc.ID { return n.vpc }})
 	netns := n.NS.Open(n.T)
 	n.Controller = control.New(control.Deps{
 		Log: log, State: n.store, Objects: n.judged, Pods: groups.Pods{Objects: n.judged, Of: n}, Events: n, Links: n.host,
@@ -160,7 +159,7 @@ func (n *Node) Start() {
 			return d, err
 		},
 	})
-	n.Component = groups.Component{Objects: n.judged, Next: n.Controller}
+	n.Component = groups.Component{Objects: n.judged, Events: n, Next: n.Controller}
 	if _, err := os.Stat(filepath.Join(n.bpffs, pins)); err == nil {
 		n.must(n.Adopt(n.T.Context()))
 	}

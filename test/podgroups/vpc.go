@@ -83,10 +83,7 @@ func (v *VPC) Feed(t testing.TB, server *kubetest.Server) *groupfeed.Feed {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	policies, err := kube.NewGroupObjects(kube.GroupOptions{Client: client, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	policies := kube.NewGroupObjects(kube.GroupOptions{Client: client, Log: log})
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() { _ = policies.Run(ctx) })

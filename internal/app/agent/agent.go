@@ -84,8 +84,9 @@ type Deps struct {
 	// Policies reflects what network policies are judged on; changed is called after every
 	// change. Nil: there is no cluster, and none are enforced.
 	Policies func(changed func()) PolicyObjects
-	// Groups reflects which pods have security groups of their own. Nil: there is no cluster.
-	Groups func() GroupPolicies
+	// Groups reflects what the security groups of pods depend on; changed is called after every
+	// change. Nil: there is no cluster.
+	Groups func(changed func()) GroupObjects
 	// CNINode reflects the CNINode of the node; changed is called after every change. Nil: there is no
 	// cluster.
 	CNINode func(changed func()) CNINode

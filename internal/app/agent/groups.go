@@ -3,25 +3,30 @@ package agent
 import (
 	"context"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/internal/control/branch"
 	"github.com/trunkline/trunkline/internal/control/cni"
+	podgroups "github.com/trunkline/trunkline/internal/control/groups"
 	"github.com/trunkline/trunkline/internal/control/network"
+	"github.com/trunkline/trunkline/internal/control/policy"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// GroupPolicies decides which pods have security groups of their own; *kube.GroupPolicies is one.
-type GroupPolicies interface {
+// GroupObjects are what the security groups of pods depend on; *kube.GroupObjects is one.
+type GroupObjects interface {
 	branch.Policies
+	podgroups.Groups
 	Run(ctx context.Context) error
 }
 
-// GroupSnapshot is the file in which the agent of a node keeps SecurityGroupPolicies and accounts.
+// GroupSnapshot is the file in which the agent of a node keeps what the groups of pods depend on.
 func GroupSnapshot(cfg config.Config) string { return filepath.Join(cfg.StateDir, "groups.json") }
 
 // CNINodeSnapshot is the file in which the agent of a node keeps the record of the node's branches.
@@ -34,10 +39,10 @@ type CNINode interface {
 	Run(ctx context.Context) error
 }
 
-// groups gives pods their own security groups. It is nil if that is off.
+// groups gives pods branches with their own security groups. It is nil if no pod of the node can have one.
 type groups struct {
 	*branch.Controller
-	objects GroupPolicies // nil: there is no cluster
+	objects GroupObjects  // nil: there is no cluster
 	node    CNINode       // nil: there is no cluster
 	check   branch.Check
 	request *branch.Request // nil: AWS's controller does not own branches
@@ -64,7 +69,7 @@ func newGroups(a *agent) *groups {
 	}
 	g.Controller = branch.New(deps)
 	if a.deps.Groups != nil {
-		g.objects = a.deps.Groups()
+		g.objects = a.deps.Groups(func() {})
 		g.check = branch.Check{Policies: g.objects, Events: a.events, Excluded: []string{metav1.NamespaceSystem, a.cfg.PodNamespace}}
 	}
 	return g
@@ -121,4 +126,41 @@ func (g *groups) changed() {
 	for _, l := range g.loops() {
 		l.Mark()
 	}
+}
+
+// enforcedGroups are security groups of pods without branches, which the programs of network policies
+// enforce. It is nil where the node enforces none.
+type enforcedGroups struct {
+	objects GroupObjects
+	judged  *podgroups.Objects
+	events  Events
+}
+
+// groupsWithin bounds how long an ADD waits for groups that are not known. EC2 is read a second after
+// a policy has changed.
+const groupsWithin = 10 * time.Second
+
+// newEnforcedGroups makes what control/policy judges groups on.
+func newEnforcedGroups(a *agent, p *policies) *enforcedGroups {
+	if !a.cfg.NodeGroups() || a.deps.Groups == nil {
+		return nil
+	}
+	g := &enforcedGroups{objects: a.deps.Groups(p.changed), events: a.events}
+	g.judged = podgroups.New(podgroups.Deps{
+		Policies: p.objects, Groups: g.objects, VPC: func() vpc.ID { return a.state.Node().VPC }, Limit: a.cfg.GroupsPerInterface,
+	})
+	return g
+}
+
+// pods are those of the node, with their groups.
+func (g *enforcedGroups) pods(of policy.Pods) policy.Pods {
+	if g == nil {
+		return of
+	}
+	return podgroups.Pods{Objects: g.judged, Of: of}
+}
+
+// component refuses pods that have groups which cannot be applied.
+func (g *enforcedGroups) component(next *policy.Controller) cni.Component {
+	return podgroups.Component{Objects: g.judged, Events: g.events, Wait: groupsWithin, Next: next}
 }

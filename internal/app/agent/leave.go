@@ -16,6 +16,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	corehandover "github.com/trunkline/trunkline/internal/core/handover"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
 )
@@ -110,6 +111,7 @@ func (l leaver) leave(ctx context.Context) error {
 		conflist.Remove(l.cfg, l.daemon || awsDaemonServes(ctx, l.cfg.Checkpoint)),
 		l.host.DeleteDiscarded(discarded, func() int { return deletedAtOnce }, func(link.Wired) {}),
 		clearPolicies(l.policies, PolicySnapshot(l.cfg), "no agent runs on the node"), // before their chain
+		kube.RemoveGroupSnapshot(GroupSnapshot(l.cfg)),
 		network.Leave(ctx, network.LeaveDeps{Links: l.host, Filter: l.filter}),
 		l.state.Leave(ctx),
 	)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/internal/control/cni"
+	podgroups "github.com/trunkline/trunkline/internal/control/groups"
 	"github.com/trunkline/trunkline/internal/control/network"
 	"github.com/trunkline/trunkline/internal/control/policy"
 	"github.com/trunkline/trunkline/internal/control/report"
@@ -31,7 +32,7 @@ const knownWithin = 5 * time.Second
 
 // PolicyObjects are what network policies are judged on; *kube.PolicyObjects is one.
 type PolicyObjects interface {
-	policy.Objects
+	podgroups.Policies
 	Run(ctx context.Context) error
 }
 
@@ -42,6 +43,8 @@ func PolicySnapshot(cfg config.Config) string { return filepath.Join(cfg.StateDi
 type policies struct {
 	*policy.Controller
 	objects PolicyObjects
+	// groups are security groups of pods that the node enforces as well; nil: it does not.
+	groups *enforcedGroups
 }
 
 // newPolicies makes the controller of network policies.
@@ -50,9 +53,10 @@ func newPolicies(a *agent) *policies {
 		return nil
 	}
 	p := &policies{}
-	p.objects = a.deps.Policies(func() { p.Loop.Mark() })
+	p.objects = a.deps.Policies(p.changed)
+	p.groups = newEnforcedGroups(a, p)
 	p.Controller = policy.New(policy.Deps{
-		Log: a.log, State: a.state, Objects: p.objects, Pods: a.cluster, Events: a.events, Links: a.host,
+		Log: a.log, State: a.state, Objects: p.judged(), Pods: p.groups.pods(a.cluster), Events: a.events, Links: a.host,
 		Open: func() (*bpf.Datapath, error) {
 			d, _, err := bpf.Open(datapath(a.cfg, a.log))
 			return d, err
@@ -63,6 +67,17 @@ func newPolicies(a *agent) *policies {
 	return p
 }
 
+// changed requests a pass: what policies are judged on changed.
+func (p *policies) changed() { p.Loop.Mark() }
+
+// judged are what policies are judged on, security groups among them.
+func (p *policies) judged() policy.Objects {
+	if p.groups == nil {
+		return p.objects
+	}
+	return p.groups.judged
+}
+
 func datapath(cfg config.Config, log *slog.Logger) bpf.Options {
 	return bpf.Options{BPFFS: cfg.BPFRoot, Dir: bpfDir, Sizes: cfg.PolicyMapSizes, Log: log}
 }
@@ -71,6 +86,9 @@ func datapath(cfg config.Config, log *slog.Logger) bpf.Options {
 func (p *policies) components() []cni.Component {
 	if p == nil {
 		return nil
+	}
+	if p.groups != nil {
+		return []cni.Component{p.groups.component(p.Controller)}
 	}
 	return []cni.Component{p}
 }
@@ -110,6 +128,9 @@ func (p *policies) run(ctx context.Context, group *errgroup.Group) {
 		return
 	}
 	group.Go(func() error { return p.objects.Run(ctx) })
+	if p.groups != nil {
+		group.Go(func() error { return p.groups.objects.Run(ctx) })
+	}
 	group.Go(func() error { return p.Watch(ctx) })
 }
 
@@ -119,7 +140,7 @@ func (p *policies) await(ctx context.Context) {
 		return
 	}
 	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, knownWithin, true, func(context.Context) (bool, error) {
-		return p.objects.Known(), nil
+		return p.judged().Known(), nil
 	})
 }
 
@@ -151,5 +172,5 @@ func (p *policies) enforcement() report.Enforcement {
 	if p == nil {
 		return report.Enforcement{Off: true}
 	}
-	return report.Enforcement{Known: p.objects.Known(), Any: p.objects.Any(), On: p.Enforcing(), Problem: p.Problem(), Faults: drift.Summary(policy.Faults(p.Controller))}
+	return report.Enforcement{Known: p.judged().Known(), Any: p.judged().Any(), On: p.Enforcing(), Problem: p.Problem(), Faults: drift.Summary(policy.Faults(p.Controller))}
 }

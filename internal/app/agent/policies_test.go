@@ -28,6 +28,7 @@ func (n noPolicies) Synced() bool                { return n.known }
 func (noPolicies) Any() bool                     { return false }
 func (noPolicies) Take() kube.PolicyChanges      { return kube.PolicyChanges{} }
 func (noPolicies) Again()                        {}
+func (noPolicies) NeedPods(bool)                 {}
 
 // assembled returns an agent with its controllers, of settings in the form of flags.
 func assembled(t *testing.T, objects PolicyObjects, flags map[string]string) *agent {

@@ -73,7 +73,7 @@ func (a *agent) read(ctx context.Context, f fact, report func(error, time.Durati
 		path, err := a.state.SetAside()
 		// Policies of another cluster must not be in force until this one's are known.
 		return errors.Join(fmt.Errorf("read %s: %w; its file is kept as %s, and the next start rebuilds the state from the kernel and EC2", f.name, other, path), err,
-			kube.RemovePolicySnapshot(PolicySnapshot(a.cfg)))
+			kube.RemovePolicySnapshot(PolicySnapshot(a.cfg)), kube.RemoveGroupSnapshot(GroupSnapshot(a.cfg)))
 	}
 	a.log.Info("read", "what", f.name, "took", time.Since(began).Round(time.Millisecond))
 	return nil
@@ -128,6 +128,11 @@ func (a *agent) settle(ctx context.Context) error {
 	}
 	if err := a.policies.adopt(ctx, a.cfg, a.log); err != nil {
 		return err
+	}
+	if a.cfg.SecurityGroups == config.SecurityGroupsOff { // nothing keeps the snapshot up to date
+		if err := kube.RemoveGroupSnapshot(GroupSnapshot(a.cfg)); err != nil {
+			return err
+		}
 	}
 	if err := a.network.Start(ctx); err != nil {
 		return err

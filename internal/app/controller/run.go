@@ -41,6 +41,8 @@ type Options struct {
 	Log       *slog.Logger
 	// Branches is the controller of trunks and branches; nil where Trunkline does not own them.
 	Branches *BranchOptions
+	// Groups reads the security groups that nodes enforce; nil where they enforce none.
+	Groups ec2.GroupAPI
 }
 
 // BranchOptions are those of the controller of trunks and branches.
@@ -192,6 +194,9 @@ func lead(ctx context.Context, o Options, c *collector, events *kube.Events) {
 			Excluded: []string{metav1.NamespaceSystem, o.Namespace},
 		})
 		g.Go(func() error { own.Run(ctx); return nil })
+	}
+	if o.Groups != nil {
+		g.Go(func() error { feedGroups(ctx, o); return nil })
 	}
 	_ = g.Wait() // all return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// Policies decide which pods have security groups of their own; *kube.GroupPolicies is one.
+// Policies decide which pods have security groups of their own; *kube.GroupObjects is one.
 type Policies interface {
 	// Decide decides for a pod; false if the policies of the cluster are not known: they were read
 	// neither from the API server nor from a snapshot.
@@ -26,12 +26,9 @@ type Events interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
 }
 
-// Reasons of events on pods: of one that was refused, and of one that runs without the groups of its
-// policies because its namespace is excluded.
-const (
-	ReasonNotApplied  = "SGPNotApplied"
-	ReasonNotEnforced = "SGPNotEnforced"
-)
+// ReasonNotEnforced is the reason of the event on a pod that runs without the groups of its policies
+// because its namespace is excluded.
+const ReasonNotEnforced = "SGPNotEnforced"
 
 // Check is the node's own check of each ADD, the last one before a pod has a network: a pod that a
 // SecurityGroupPolicy selects and that requests no branch interface is refused, whatever admission
@@ -92,7 +89,7 @@ func (c Check) reportExcluded(pod kube.Pod) {
 }
 
 func (c Check) refuse(pod kube.Pod, code uint, msg, details string) error {
-	c.Events.PodWarning(pod.PodRef, pod.UID, ReasonNotApplied, fmt.Sprintf("Pod %s was not started: %s: %s.", pod.PodRef, msg, details))
+	c.Events.PodWarning(pod.PodRef, pod.UID, securitygroup.EventNotApplied, fmt.Sprintf("Pod %s was not started: %s: %s.", pod.PodRef, msg, details))
 	return &cnirpc.Error{Code: code, Msg: msg, Details: details}
 }
 

@@ -33,7 +33,7 @@ func TestNoPodOfAnExcludedNamespaceIsRefused(t *testing.T) {
 			Spec: v1beta1.SecurityGroupPolicySpec{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "dns"}}, SecurityGroups: v1beta1.GroupIDs{Groups: []string{"sg-0123456789abcdef0"}}},
 		})
 	}
-	policies := kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, SnapshotPath: filepath.Join(t.TempDir(), "groups.json"), Log: quiet()})
+	policies := kube.NewGroupObjects(kube.GroupOptions{Client: client, Accounts: true, SnapshotPath: filepath.Join(t.TempDir(), "groups.json"), Log: quiet()})
 	events := kube.NewEvents(client.Core, "n1")
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -81,7 +81,7 @@ func TestNoPodOfAnExcludedNamespaceIsRefused(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	want := []string{ReasonNotApplied + " selected", ReasonNotEnforced + " unprotected"}
+	want := []string{securitygroup.EventNotApplied + " selected", ReasonNotEnforced + " unprotected"}
 	until(t, "both events", func() bool { return len(seen()) >= len(want) })
 	if got := seen(); !slices.Equal(got, want) {
 		t.Errorf("events %q, want %q", got, want)

@@ -80,6 +80,12 @@ func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func start(t *testing.T) *world {
 	t.Helper()
+	return startWith(t, `{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`)
+}
+
+// startWith has the feed read EC2 with the rights of a policy of IAM.
+func startWith(t *testing.T, rights string) *world {
+	t.Helper()
 	spec := cloud.Spec{
 		Region: region, Account: "111122223333", Seed: 7,
 		VPC:         cloud.VPCSpec{Name: "lab", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
@@ -91,7 +97,7 @@ func start(t *testing.T) *world {
 	c, err := cloud.New(spec, cloud.Options{Instant: true})
 	must(t, err)
 	account := iam.New(spec.Account, 1, nil)
-	key, err := account.AddUser("controller", []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`))
+	key, err := account.AddUser("controller", []byte(rights))
 	must(t, err)
 	injector := faults.New(1, nil)
 	t.Cleanup(injector.Close)

@@ -9,7 +9,7 @@
 //
 // It reads no table and writes none. It drives edge/kube: network policies, namespaces and pods,
 // and SecurityGroupPolicies, service accounts and the SecurityGroups that the controller reads from
-// EC2. Until these are known, pods are refused.
+// EC2. Until these are known, pods are refused, with the codes of edge/cnirpc.
 package groups
 
 import (
@@ -46,13 +46,20 @@ type Groups interface {
 	State() *kube.GroupState
 }
 
+// Deps is what Objects are made of.
+type Deps struct {
+	Policies Policies
+	Groups   Groups
+	// VPC is that of the node; empty while it is not known.
+	VPC func() vpc.ID
+	// Limit is how many groups a pod may have; 0 is the default of EC2's accounts.
+	Limit int
+}
+
 // Objects are what both kinds of policies are judged on. Its methods may be called from any
 // goroutine.
 type Objects struct {
-	policies Policies
-	groups   Groups
-	vpc      vpc.ID
-	limit    int
+	Deps
 
 	mu       sync.Mutex
 	selector selector                      // of the newest state
@@ -68,34 +75,33 @@ type pod struct {
 	account string
 }
 
-// New returns the objects of a cluster in a VPC. limit is how many groups a pod may have; 0 is
-// the default of EC2's accounts.
-func New(p Policies, g Groups, id vpc.ID, limit int) *Objects {
+// New returns the objects of a cluster.
+func New(d Deps) *Objects {
 	return &Objects{
-		policies: p, groups: g, vpc: id, limit: limit,
+		Deps: d,
 		pods: map[policy.PodRef]pod{}, given: map[policy.PodRef]*policy.Pod{}, compiled: map[policy.Ref]*kube.PolicyObject{},
 		applied: map[policy.PodRef][]vpc.SecurityGroupID{},
 	}
 }
 
-// Known implements control/policy.Objects.
-func (o *Objects) Known() bool { return o.policies.Known() && o.groups.Known() }
+// Known implements control/policy.Objects. In an unknown VPC no group can be applied.
+func (o *Objects) Known() bool { return o.Policies.Known() && o.Groups.Known() && o.VPC() != "" }
 
 // Synced implements control/policy.Objects.
 func (o *Objects) Synced() bool {
 	o.update()
-	return o.policies.Synced() && o.groups.Synced()
+	return o.Policies.Synced() && o.Groups.Synced()
 }
 
 // Any implements control/policy.Objects: while a SecurityGroupPolicy exists, packets are judged.
 func (o *Objects) Any() bool {
 	o.update()
-	return o.policies.Any() || len(o.groups.State().Policies) > 0
+	return o.Policies.Any() || len(o.Groups.State().Policies) > 0
 }
 
 // Again implements control/policy.Objects.
 func (o *Objects) Again() {
-	o.policies.Again()
+	o.Policies.Again()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	clear(o.given)
@@ -107,7 +113,7 @@ func (o *Objects) Again() {
 // are others by it.
 func (o *Objects) Take() kube.PolicyChanges {
 	changed := o.update()
-	out := o.policies.Take()
+	out := o.Policies.Take()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for ref, p := range out.Pods {
@@ -136,14 +142,14 @@ func (o *Objects) Take() kube.PolicyChanges {
 
 // update reads the groups' state, and reports whether it changed what is selected or allowed.
 func (o *Objects) update() bool {
-	state := o.groups.State()
-	o.policies.NeedPods(len(state.Policies) > 0)
+	state, id := o.Groups.State(), o.VPC()
+	o.Policies.NeedPods(len(state.Policies) > 0)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.selector.state == state {
+	if o.selector.state == state && o.selector.known.VPC == id {
 		return o.selector.fresh
 	}
-	o.selector = newSelector(state, o.vpc, o.limit)
+	o.selector = newSelector(state, id, o.Limit)
 	return true
 }
 

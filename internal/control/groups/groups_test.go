@@ -3,10 +3,14 @@ package groups_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -16,6 +20,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -30,6 +35,8 @@ type objects struct {
 	changes               kube.PolicyChanges
 	all                   map[policy.PodRef]*policy.Pod
 	state                 *kube.GroupState
+	vpc                   vpc.ID
+	mu                    sync.Mutex // of state
 }
 
 func (o *objects) Known() bool          { return o.known }
@@ -48,11 +55,15 @@ func (o *objects) Take() kube.PolicyChanges {
 // groupObjects have no changes of their own.
 type groupObjects struct{ *objects }
 
-func (g groupObjects) State() *kube.GroupState { return g.state }
+func (g groupObjects) State() *kube.GroupState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state
+}
 
 // cluster has the pods web, db and plain, a policy for each of the first two, and their groups.
 func cluster() (*objects, *groups.Objects) {
-	o := &objects{known: true, synced: true, all: map[policy.PodRef]*policy.Pod{}, state: &kube.GroupState{
+	o := &objects{known: true, synced: true, vpc: "vpc-1", all: map[policy.PodRef]*policy.Pod{}, state: &kube.GroupState{
 		Policies: []securitygroup.Policy{give("web", web), give("db", db)},
 		Groups: map[vpc.SecurityGroupID]kube.GroupObject{
 			web: {VPC: "vpc-1", UID: "u", Group: grouprules.Group{ID: web, Rules: []grouprules.Rule{{ID: "sgr-1", Protocol: 1, Group: db}}}},
@@ -64,7 +75,7 @@ func cluster() (*objects, *groups.Objects) {
 		o.all[p.Ref()] = p
 	}
 	o.changes.Pods = o.all
-	return o, groups.New(o, groupObjects{o}, "vpc-1", 0)
+	return o, groups.New(groups.Deps{Policies: o, Groups: groupObjects{o}, VPC: func() vpc.ID { return o.vpc }})
 }
 
 func give(app string, ids ...vpc.SecurityGroupID) securitygroup.Policy {
@@ -73,6 +84,12 @@ func give(app string, ids ...vpc.SecurityGroupID) securitygroup.Policy {
 		p.Groups = append(p.Groups, string(id))
 	}
 	return p
+}
+
+func (o *objects) replace(state *kube.GroupState) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.state = state
 }
 
 // edit replaces the policies, in another state.
@@ -193,39 +210,75 @@ func (n *next) Admit(_ context.Context, p kube.Pod) error {
 }
 func (n *next) Ready(context.Context, endpoint.Endpoint, int) error { return nil }
 
+// warnings are the events of pods.
+type warnings struct{ reasons []string }
+
+func (w *warnings) PodWarning(_ kube.PodRef, _, reason, _ string) {
+	w.reasons = append(w.reasons, reason)
+}
+
+func shopPod(app, account string) kube.Pod {
+	return kube.Pod{PodRef: kube.PodRef{Namespace: "shop", Name: app}, Labels: map[string]string{"app": app}, ServiceAccount: account}
+}
+
 func TestAPodIsRefusedUnlessItsGroupsCanBeApplied(t *testing.T) {
-	pod := func(app, account string) kube.Pod {
-		return kube.Pod{PodRef: kube.PodRef{Namespace: "shop", Name: app}, Labels: map[string]string{"app": app}, ServiceAccount: account}
-	}
 	byAccount := securitygroup.Policy{Ref: securitygroup.Ref{Namespace: "shop", Name: "account"}, ServiceAccountSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Groups: []string{string(web)}}
 	for name, c := range map[string]struct {
 		pod    kube.Pod
 		change func(*objects)
-		want   error
-		text   string
+		text   string // of the refusal; empty: it is admitted
+		again  bool   // the runtime is to try again
 	}{
-		"its group is known":          {pod("web", ""), func(*objects) {}, nil, ""},
-		"no policy selects it":        {pod("plain", ""), func(*objects) {}, nil, ""},
-		"nothing is known":            {pod("plain", ""), func(o *objects) { o.known = false }, nil, "are not known to this node"},
-		"its group was not read":      {pod("web", ""), func(o *objects) { o.edit(give("web", "sg-00000099")) }, securitygroup.ErrGroupNotRead, "shop/web"},
-		"its group is of another VPC": {pod("web", ""), func(o *objects) { o.state.Groups[web] = kube.GroupObject{VPC: "vpc-2"} }, securitygroup.ErrForeignGroup, ""},
-		"its group is no id":          {pod("web", ""), func(o *objects) { o.edit(give("web", "web")) }, securitygroup.ErrMalformedGroup, ""},
-		"its account is not known":    {pod("plain", "x"), func(o *objects) { o.edit(byAccount) }, securitygroup.ErrNoAccount, ""},
+		"its group is known":          {shopPod("web", "x"), func(*objects) {}, "", false},
+		"no policy selects it":        {shopPod("plain", "x"), func(*objects) {}, "", false},
+		"nothing is known":            {shopPod("plain", "x"), func(o *objects) { o.known = false }, "the API server has not listed", true},
+		"its VPC is not known":        {shopPod("plain", "x"), func(o *objects) { o.vpc = "" }, "EC2 has not shown the node's VPC", true},
+		"its group was not read":      {shopPod("web", "x"), func(o *objects) { o.edit(give("web", web, "sg-00000099")) }, securitygroup.ErrGroupNotRead.Error(), true},
+		"its group is of another VPC": {shopPod("web", "x"), func(o *objects) { o.state.Groups[web] = kube.GroupObject{VPC: "vpc-2"} }, securitygroup.ErrForeignGroup.Error(), false},
+		"its group is no id":          {shopPod("web", "x"), func(o *objects) { o.edit(give("web", "web")) }, securitygroup.ErrMalformedGroup.Error(), false},
+		"its account does not exist":  {shopPod("plain", "x"), func(o *objects) { o.edit(byAccount) }, securitygroup.ErrNoAccount.Error(), true},
+		"its account is not known":    {shopPod("plain", ""), func(*objects) {}, "service account is not known to this node", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, g := cluster()
 			c.change(o)
-			n := &next{}
-			err := groups.Component{Objects: g, Next: n}.Admit(t.Context(), c.pod)
-			if refused := c.want != nil || c.text != ""; (err != nil) != refused || len(n.admitted) == 1 == refused {
-				t.Fatalf("error %v, admitted %v", err, n.admitted)
+			n, w := &next{}, &warnings{}
+			err := groups.Component{Objects: g, Events: w, Next: n}.Admit(t.Context(), c.pod)
+			if refused := c.text != ""; (err != nil) != refused || len(n.admitted) == 1 == refused || len(w.reasons) == 1 != refused {
+				t.Fatalf("error %v, admitted %v, events %v", err, n.admitted, w.reasons)
 			}
-			if c.want != nil && !errors.Is(err, c.want) || c.text != "" && !strings.Contains(err.Error(), c.text) {
-				t.Errorf("error %v, want %v with %q", err, c.want, c.text)
+			if err == nil {
+				if name == "its group is known" && n.admitted[0].Labels[grouprules.SubjectLabel(web)] == "" {
+					t.Errorf("admitted with the labels %v", n.admitted[0].Labels)
+				}
+				return
 			}
-			if err == nil && name == "its group is known" && n.admitted[0].Labels[grouprules.SubjectLabel(web)] == "" {
-				t.Errorf("admitted with the labels %v", n.admitted[0].Labels)
+			refusal := (*cnirpc.Error)(nil)
+			if !errors.As(err, &refusal) || !strings.Contains(refusal.Details, c.text) || (refusal.Code == cnirpc.CodeTryAgain) != c.again {
+				t.Errorf("error %+v, want %q, to be tried again: %v", err, c.text, c.again)
+			}
+			if w.reasons[0] != securitygroup.EventNotApplied {
+				t.Errorf("event %s", w.reasons[0])
 			}
 		})
 	}
+}
+
+// The groups of a new policy are read from EC2 some time after the policy.
+func TestAPodWaitsForItsGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, g := cluster()
+		o.edit(give("web", web, "sg-00000099"))
+		n, w := &next{}, &warnings{}
+		read := *o.state
+		read.Version++
+		read.Groups = maps.Clone(read.Groups)
+		read.Groups["sg-00000099"] = kube.GroupObject{VPC: "vpc-1", Group: grouprules.Group{ID: "sg-00000099"}}
+		time.AfterFunc(2*time.Second, func() { o.replace(&read) })
+		began := time.Now()
+		err := groups.Component{Objects: g, Events: w, Wait: time.Minute, Next: n}.Admit(t.Context(), shopPod("web", "x"))
+		if took := time.Since(began); err != nil || len(n.admitted) != 1 || len(w.reasons) > 0 || took < 2*time.Second || took > 3*time.Second {
+			t.Errorf("after %s: error %v, admitted %d, events %v", took, err, len(n.admitted), w.reasons)
+		}
+	})
 }

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -42,31 +46,71 @@ func (p Pods) Pods() []kube.Pod {
 	return list
 }
 
-// Component is a component of control/cni around that of control/policy.
+// Events creates Kubernetes events of pods; *kube.Events is one.
+type Events interface {
+	PodWarning(ref kube.PodRef, uid, reason, message string)
+}
+
+// Component is a component of control/cni around that of control/policy. It is the check of each ADD: a
+// pod that has groups which cannot be applied is refused.
 type Component struct {
 	Objects *Objects
-	Next    interface {
+	Events  Events
+	// Wait bounds how long an ADD waits for what is not known yet.
+	Wait time.Duration
+	Next interface {
 		Admit(ctx context.Context, pod kube.Pod) error
 		Ready(ctx context.Context, e endpoint.Endpoint, link int) error
 	}
 }
 
 // errUnknown refuses pods on a node that cannot know their groups.
-var errUnknown = errors.New("the security groups of pods are not known to this node: the API server has not listed SecurityGroupPolicies, ServiceAccounts and SecurityGroups since the agent started, and the node has no copy of them. The pod is tried again")
+var errUnknown = errors.New("the API server has not listed SecurityGroupPolicies, ServiceAccounts and SecurityGroups since the agent started, and the node has no copy of them, or EC2 has not shown the node's VPC; see whether the API server serves securitygroups.trunkline.dev to the agent")
 
-// Admit implements control/cni.Component: a pod with groups that cannot be applied is refused.
+// errNoAccount refuses pods of which an earlier build saved no account.
+var errNoAccount = errors.New("the pod's service account is not known to this node yet, and SecurityGroupPolicies may select pods by it")
+
+// askEvery is how often a pod that waits is decided again.
+const askEvery = 50 * time.Millisecond
+
+// Admit implements control/cni.Component. It waits for what is not known yet, up to Wait; then the
+// runtime has to try again.
 func (c Component) Admit(ctx context.Context, p kube.Pod) error {
-	if !c.Objects.groups.Known() {
+	var err error
+	_ = wait.PollUntilContextTimeout(ctx, askEvery, c.Wait, true, func(context.Context) (bool, error) {
+		err = c.refusal(p)
+		return !awaited(err), nil
+	})
+	if err == nil {
+		return c.Next.Admit(ctx, c.Objects.label(p))
+	}
+	refused := &cnirpc.Error{Code: cnirpc.CodeRefused, Msg: "the pod's security groups cannot be applied", Details: err.Error()}
+	if awaited(err) || errors.Is(err, securitygroup.ErrNoAccount) {
+		refused.Code, refused.Msg = cnirpc.CodeTryAgain, "the pod's security groups are not known to this node yet"
+	}
+	c.Events.PodWarning(p.PodRef, p.UID, securitygroup.EventNotApplied, fmt.Sprintf("Pod %s was not started: %s: %s.", p.PodRef, refused.Msg, refused.Details))
+	return refused
+}
+
+// awaited reports whether a pod is refused only because something is not known yet.
+func awaited(err error) bool {
+	return errors.Is(err, errUnknown) || errors.Is(err, errNoAccount) || errors.Is(err, securitygroup.ErrGroupNotRead)
+}
+
+// refusal is why a pod cannot have its groups now; nil if it can, or has none.
+func (c Component) refusal(p kube.Pod) error {
+	switch {
+	case p.Name == "":
+		return nil
+	case !c.Objects.Known():
 		return errUnknown
+	case p.ServiceAccount == "" && p.Static == "":
+		return errNoAccount
 	}
 	c.Objects.update()
 	c.Objects.mu.Lock()
-	d := c.Objects.selector.decide(selectable(p))
-	c.Objects.mu.Unlock()
-	if d.Verdict == securitygroup.Refused {
-		return fmt.Errorf("security groups of pod %s: %w", p.PodRef, d.Refusal)
-	}
-	return c.Next.Admit(ctx, c.Objects.label(p))
+	defer c.Objects.mu.Unlock()
+	return c.Objects.selector.decide(selectable(p)).Refusal
 }
 
 // Ready implements control/cni.Component.

@@ -47,6 +47,7 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 			return err
 		}
 	}
+	feedObjects(c) // the pod was admitted by them
 	if admitted {
 		addresses := e.Addresses.List()
 		for id, other := range c.wired {

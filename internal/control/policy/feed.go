@@ -13,6 +13,12 @@ import (
 // feed gives the engine what changed: objects of the cluster, then pods and endpoints of the
 // node.
 func (c *Controller) feed() error {
+	feedObjects(c)
+	return c.feedEndpoints()
+}
+
+// feedObjects gives the engine the objects of the cluster that changed.
+func feedObjects(c *Controller) {
 	changes := c.Objects.Take()
 	c.metrics.taken(changes.Since)
 	for ref, object := range changes.Policies {
@@ -51,7 +57,6 @@ func (c *Controller) feed() error {
 			c.engine.SetPod(*pod)
 		}
 	}
-	return c.feedEndpoints()
 }
 
 // feedEndpoints gives the engine the endpoints that the table has, and their pods with the

@@ -11,6 +11,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // compiler keeps the compiled policies until one changes.
@@ -31,10 +32,7 @@ func (c *compiler) compiled(policies func() []*v1beta1.SecurityGroupPolicy) *sec
 	if c.set == nil {
 		var list []securitygroup.Policy
 		for _, p := range policies() {
-			list = append(list, securitygroup.Policy{
-				Ref: securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}, PodSelector: p.Spec.PodSelector,
-				ServiceAccountSelector: p.Spec.ServiceAccountSelector, Groups: p.Spec.SecurityGroups.Groups,
-			})
+			list = append(list, kube.GroupPolicy(p))
 		}
 		c.set = securitygroup.Compile(list)
 	}

@@ -41,7 +41,7 @@ type Config struct {
 	ReleaseEvery time.Duration
 
 	// Security groups for pods.
-	SecurityGroups     string // off, managed, own
+	SecurityGroups     string // off, managed, own, ebpf
 	EnforcingMode      endpoint.Mode
 	BranchCoolDown     time.Duration
 	BranchLimits       map[string]int // by instance type or family
@@ -88,12 +88,16 @@ const (
 	SecurityGroupsOff     = "off"
 	SecurityGroupsManaged = "managed" // AWS's controller owns trunk and branches
 	SecurityGroupsOwn     = "own"     // Trunkline's controller does
+	SecurityGroupsEBPF    = "ebpf"    // nodes enforce groups, without branches
 )
 
 // Branches reports whether pods of the node can have branch interfaces.
 func (c Config) Branches() bool {
 	return c.SecurityGroups == SecurityGroupsManaged || c.SecurityGroups == SecurityGroupsOwn
 }
+
+// NodeGroups reports whether nodes enforce security groups of pods.
+func (c Config) NodeGroups() bool { return c.SecurityGroups == SecurityGroupsEBPF }
 
 // Sources are the flags, environment and file that values are read from. Nil fields
 // are empty sources.
@@ -159,6 +163,12 @@ func (c Config) checkCombinations() (problems []error) {
 	}
 	if len(c.ExactBranches) > 0 && c.QuarantineGroup == "" {
 		problems = append(problems, fmt.Errorf("exact-branches: from %s: needs quarantine-group", c.origins["exact-branches"]))
+	}
+	if c.NodeGroups() && !c.NetworkPolicy {
+		problems = append(problems, fmt.Errorf("security-groups-for-pods: %s from %s: needs network-policy, of which the programs enforce groups", c.SecurityGroups, c.origins["security-groups-for-pods"]))
+	}
+	if c.NodeGroups() && c.Backend == BackendPodCIDR {
+		problems = append(problems, fmt.Errorf("security-groups-for-pods: %s from %s: there are no security groups without EC2 (backend: %s)", c.SecurityGroups, c.origins["security-groups-for-pods"], c.Backend))
 	}
 	if c.IntrospectionAddress == c.MetricsAddress {
 		problems = append(problems, fmt.Errorf("metrics-address: %q from %s: must differ from introspection-address", c.MetricsAddress, c.origins["metrics-address"]))

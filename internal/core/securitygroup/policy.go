@@ -47,6 +47,9 @@ var (
 	ErrSelector = errors.New("invalid selector")
 )
 
+// EventNotApplied is the reason of the event on a pod that its node refused.
+const EventNotApplied = "SGPNotApplied"
+
 // Problem is a policy that selects no pod, and why.
 type Problem struct {
 	Policy Ref

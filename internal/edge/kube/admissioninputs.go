@@ -31,12 +31,8 @@ type AdmissionInputs struct {
 
 // NewAdmissionInputs makes the reflectors, which Run runs. changed is called after every change.
 func NewAdmissionInputs(c *Client, changed func(), log *slog.Logger) (*AdmissionInputs, error) {
-	client, err := groupClient(c.Config, v1beta1.GroupVersion(), v1beta1.AddToScheme)
-	if err != nil {
-		return nil, err
-	}
 	a := &AdmissionInputs{accounts: c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("serviceaccounts")), log: log}
-	a.policies = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(client, v1beta1.ResourceSecurityGroupPolicies, "", fields.Everything()),
+	a.policies = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.Policies, v1beta1.ResourceSecurityGroupPolicies, "", fields.Everything()),
 		&v1beta1.SecurityGroupPolicy{}, 0, cache.Indexers{})
 	accounts := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("serviceaccounts"))
 	a.labels = cache.NewSharedIndexInformer(&cache.ListWatch{
@@ -93,10 +89,7 @@ func (a *AdmissionInputs) Policies() []securitygroup.Policy {
 	var out []securitygroup.Policy
 	for _, obj := range a.policies.GetStore().List() {
 		if p, ok := obj.(*v1beta1.SecurityGroupPolicy); ok {
-			out = append(out, securitygroup.Policy{
-				Ref: securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}, PodSelector: p.Spec.PodSelector,
-				ServiceAccountSelector: p.Spec.ServiceAccountSelector, Groups: p.Spec.SecurityGroups.Groups,
-			})
+			out = append(out, GroupPolicy(p))
 		}
 	}
 	return out

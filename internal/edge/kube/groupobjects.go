@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
@@ -23,6 +22,8 @@ import (
 // GroupOptions of GroupObjects.
 type GroupOptions struct {
 	Client *Client
+	// Accounts and Groups have service accounts and SecurityGroups reflected, besides policies.
+	Accounts, Groups bool
 	// SnapshotPath is the file that all objects are saved to; empty saves none. The content at
 	// start is used until the API server has listed the objects. It holds nothing of the node.
 	SnapshotPath string
@@ -31,13 +32,14 @@ type GroupOptions struct {
 	Log     *slog.Logger
 }
 
-// GroupObjects reflects what security groups of pods without branches depend on: the
-// SecurityGroupPolicies, the labels of the service accounts, and the SecurityGroups that the
-// controller has read from EC2. Its methods may be called from any goroutine and before Run.
+// GroupObjects reflects what security groups of pods depend on: the SecurityGroupPolicies, the labels
+// of the service accounts, and, for pods without branches, the SecurityGroups that the controller has
+// read from EC2. Its resources are fixed: nothing is inferred from what the server says it serves, so
+// a server without policies, and one that does not serve them at the moment, are not the same. Its
+// methods may be called from any goroutine and before Run.
 type GroupObjects struct {
 	opts  GroupOptions
-	vpc   rest.Interface // vpcresources.k8s.aws/v1beta1
-	dirty chan struct{}  // capacity 1: the snapshot on disk is outdated
+	dirty chan struct{} // capacity 1: the snapshot on disk is outdated
 
 	mu    sync.Mutex
 	known groupState
@@ -63,16 +65,12 @@ type GroupObject struct {
 
 // NewGroupObjects reads the snapshot. One that cannot be read is set aside as SnapshotPath.corrupt
 // and logged; nothing is known then until the API server has listed the objects.
-func NewGroupObjects(o GroupOptions) (*GroupObjects, error) {
-	client, err := groupClient(o.Client.Config, vpcresources.GroupVersion(), vpcresources.AddToScheme)
-	if err != nil {
-		return nil, err
-	}
-	g := &GroupObjects{opts: o, vpc: client, dirty: make(chan struct{}, 1), known: newGroupState()}
+func NewGroupObjects(o GroupOptions) *GroupObjects {
+	g := &GroupObjects{opts: o, dirty: make(chan struct{}, 1), known: newGroupState(o)}
 	if o.SnapshotPath != "" {
 		g.load()
 	}
-	return g, nil
+	return g
 }
 
 // Known reports whether the objects come from the API server or a snapshot.
@@ -97,13 +95,31 @@ func (g *GroupObjects) State() *GroupState {
 	return g.known.state()
 }
 
+// Decide decides for a pod by the policies, whether its groups are known or not. It reports false if
+// the objects come neither from the API server nor from a snapshot.
+func (g *GroupObjects) Decide(pod securitygroup.Pod) (securitygroup.Decision, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.known.seeded && !g.known.listed() {
+		return securitygroup.Decision{}, false
+	}
+	return g.known.decide(pod), true
+}
+
 // Run watches until ctx ends, then returns nil. It retries without a limit while the server
 // does not respond. A definition that does not exist is an interruption as any other: what is not
 // served is not known to be absent.
 func (g *GroupObjects) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, r := range []*cache.Reflector{g.policyReflector(), g.accountReflector(), g.groupReflector()} {
+	reflectors := []*cache.Reflector{g.policyReflector()}
+	if g.opts.Accounts {
+		reflectors = append(reflectors, g.accountReflector())
+	}
+	if g.opts.Groups {
+		reflectors = append(reflectors, g.groupReflector())
+	}
+	for _, r := range reflectors {
 		wg.Go(func() { runReflector(ctx, r, g.opts.Log) })
 	}
 	if g.opts.SnapshotPath != "" {
@@ -113,10 +129,9 @@ func (g *GroupObjects) Run(ctx context.Context) error {
 	return nil
 }
 
-// policyReflector reflects the SecurityGroupPolicies, by a client with a fixed resource.
 func (g *GroupObjects) policyReflector() *cache.Reflector {
-	lw := cache.NewListWatchFromClient(g.vpc, vpcresources.ResourceSecurityGroupPolicies, metav1.NamespaceAll, fields.Everything())
-	return reflector(vpcresources.ResourceSecurityGroupPolicies, &vpcresources.SecurityGroupPolicy{}, lw, rowsOf(g, func() *reflected[policySpec] { return &g.known.policies }, policySpecOf))
+	lw := cache.NewListWatchFromClient(g.opts.Client.Policies, vpcresources.ResourceSecurityGroupPolicies, metav1.NamespaceAll, fields.Everything())
+	return reflector(vpcresources.ResourceSecurityGroupPolicies, &vpcresources.SecurityGroupPolicy{}, lw, rowsOf(g, func() *reflected[securitygroup.Policy] { return &g.known.policies }, policyEntryOf))
 }
 
 func (g *GroupObjects) accountReflector() *cache.Reflector {
@@ -127,7 +142,7 @@ func (g *GroupObjects) accountReflector() *cache.Reflector {
 		},
 		WatchFuncWithContext: accounts.Watch,
 	}
-	return reflector("serviceaccounts", &metav1.PartialObjectMetadata{}, lw, rowsOf(g, func() *reflected[accountLabels] { return &g.known.accounts }, accountLabelsOf))
+	return reflector("serviceaccounts", &metav1.PartialObjectMetadata{}, lw, rowsOf(g, func() *reflected[securitygroup.Account] { return &g.known.accounts }, accountEntryOf))
 }
 
 func (g *GroupObjects) groupReflector() *cache.Reflector {
@@ -169,30 +184,30 @@ type entry[T any] struct {
 	Value T                 `json:"value"`
 }
 
-// policySpec is what is kept of a SecurityGroupPolicy.
-type policySpec struct {
-	Spec vpcresources.SecurityGroupPolicySpec `json:"spec"`
-}
-
-func policySpecOf(obj any) (entry[policySpec], error) {
+func policyEntryOf(obj any) (entry[securitygroup.Policy], error) {
 	in, ok := obj.(*vpcresources.SecurityGroupPolicy)
 	if !ok {
-		return entry[policySpec]{}, fmt.Errorf("convert %T: not a SecurityGroupPolicy", obj)
+		return entry[securitygroup.Policy]{}, fmt.Errorf("convert %T: not a SecurityGroupPolicy", obj)
 	}
-	return entry[policySpec]{securitygroup.Ref{Namespace: in.Namespace, Name: in.Name}, policySpec{in.Spec}}, nil
+	p := GroupPolicy(in)
+	return entry[securitygroup.Policy]{p.Ref, p}, nil
 }
 
-// accountLabels is what is kept of a service account.
-type accountLabels struct {
-	Labels map[string]string `json:"labels,omitempty"`
+// GroupPolicy is a SecurityGroupPolicy of the API, as a value.
+func GroupPolicy(in *vpcresources.SecurityGroupPolicy) securitygroup.Policy {
+	return securitygroup.Policy{
+		Ref: securitygroup.Ref{Namespace: in.Namespace, Name: in.Name}, PodSelector: in.Spec.PodSelector,
+		ServiceAccountSelector: in.Spec.ServiceAccountSelector, Groups: in.Spec.SecurityGroups.Groups,
+	}
 }
 
-func accountLabelsOf(obj any) (entry[accountLabels], error) {
+func accountEntryOf(obj any) (entry[securitygroup.Account], error) {
 	in, ok := obj.(*metav1.PartialObjectMetadata)
 	if !ok {
-		return entry[accountLabels]{}, fmt.Errorf("convert %T: not the metadata of a ServiceAccount", obj)
+		return entry[securitygroup.Account]{}, fmt.Errorf("convert %T: not the metadata of a ServiceAccount", obj)
 	}
-	return entry[accountLabels]{securitygroup.Ref{Namespace: in.Namespace, Name: in.Name}, accountLabels{in.Labels}}, nil
+	a := account(in)
+	return entry[securitygroup.Account]{a.Ref, a}, nil
 }
 
 // groupSpec is what is kept of a SecurityGroup.

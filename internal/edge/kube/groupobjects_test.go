@@ -37,15 +37,18 @@ type reflecting struct {
 
 func reflectGroups(t *testing.T, server *kubetest.Server, snapshot string) *reflecting {
 	t.Helper()
+	return reflectGroupsWith(t, server, GroupOptions{Accounts: true, Groups: true, SnapshotPath: snapshot})
+}
+
+func reflectGroupsWith(t *testing.T, server *kubetest.Server, o GroupOptions) *reflecting {
+	t.Helper()
 	client, err := FromREST(server.REST())
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &reflecting{t: t, changed: make(chan struct{}, 1)}
-	r.GroupObjects, err = NewGroupObjects(GroupOptions{Client: client, SnapshotPath: snapshot, Log: slog.New(slog.DiscardHandler), Changed: func() { signal(r.changed) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o.Client, o.Log, o.Changed = client, slog.New(slog.DiscardHandler), func() { signal(r.changed) }
+	r.GroupObjects = NewGroupObjects(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() { _ = r.Run(ctx) })
@@ -189,7 +192,7 @@ func TestASnapshotOfGroupsServesWithoutTheAPIServer(t *testing.T) {
 		t.Errorf("policy %+v", got.Policies[0])
 	}
 	second.stop()
-	for _, text := range []string{"{", `{"version":2}`} {
+	for _, text := range []string{"{", `{"version":1}`} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -201,6 +204,38 @@ func TestASnapshotOfGroupsServesWithoutTheAPIServer(t *testing.T) {
 		if aside, err := os.ReadFile(path + ".corrupt"); err != nil || string(aside) != text {
 			t.Errorf("set aside: %q, %v", aside, err)
 		}
+	}
+}
+
+// The check at ADD of pods with branches does not depend on SecurityGroups.
+func TestPodsAreDecidedWithoutSecurityGroupsWhereNoneAreNeeded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "groups.json")
+	s := groupServer(t)
+	s.Refuse(securityGroups, http.StatusNotFound)
+	web := securitygroup.Pod{Ref: securitygroup.Ref{Namespace: "shop", Name: "web-0"}, Labels: map[string]string{"app": "web"}, ServiceAccount: "default"}
+	r := reflectGroupsWith(t, s, GroupOptions{Accounts: true, SnapshotPath: path})
+	r.until("synced", r.Synced)
+	if d, known := r.Decide(web); !known || d.Verdict != securitygroup.Selected || len(d.Groups) != 1 {
+		t.Errorf("known %v: %s", known, d)
+	}
+	s.Delete(groupPoliciesPath, "shop/web")
+	r.until("not selected", func() bool { d, _ := r.Decide(web); return d.Verdict == securitygroup.NotSelected })
+	for end := time.Now().Add(30 * time.Second); ; {
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), `"policies":[]`) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no snapshot")
+		}
+	}
+	r.stop()
+	s.SetDown(true)
+	if again := reflectGroupsWith(t, s, GroupOptions{Accounts: true, SnapshotPath: path}); !again.Known() {
+		t.Error("the snapshot is not used")
+	}
+	with := reflectGroupsWith(t, s, GroupOptions{Accounts: true, Groups: true, SnapshotPath: path})
+	if _, known := with.Decide(web); with.Known() || known {
+		t.Error("a snapshot without groups is taken for one of a cluster that has none")
 	}
 }
 

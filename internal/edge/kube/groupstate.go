@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"time"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
@@ -21,37 +23,46 @@ import (
 
 // groupState is what GroupObjects knows.
 type groupState struct {
-	policies reflected[policySpec]
-	accounts reflected[accountLabels]
+	policies reflected[securitygroup.Policy]
+	accounts reflected[securitygroup.Account]
 	groups   reflected[groupSpec]
 	seeded   bool // the objects are, or were, those of a snapshot
 	version  uint64
-	built    *GroupState // of this version; nil: to be made
+	built    *GroupState        // of this version; nil: to be made
+	compiled *securitygroup.Set // the policies of this version; nil: to be made
 }
 
-func newGroupState() groupState {
-	return groupState{policies: newReflected[policySpec](), accounts: newReflected[accountLabels](), groups: newReflected[groupSpec]()}
+func newGroupState(o GroupOptions) groupState {
+	s := groupState{policies: newReflected[securitygroup.Policy](), accounts: newReflected[securitygroup.Account](), groups: newReflected[groupSpec]()}
+	s.accounts.listed, s.groups.listed = !o.Accounts, !o.Groups
+	return s
 }
 
 func (s *groupState) listed() bool { return s.policies.listed && s.accounts.listed && s.groups.listed }
 
-func (s *groupState) changed() { s.version, s.built = s.version+1, nil }
+func (s *groupState) changed() { s.version, s.built, s.compiled = s.version+1, nil, nil }
+
+func (s *groupState) decide(pod securitygroup.Pod) securitygroup.Decision {
+	if s.compiled == nil {
+		s.compiled = securitygroup.Compile(slices.Collect(maps.Values(s.policies.objects)))
+	}
+	var account *securitygroup.Account
+	if a, ok := s.accounts.objects[securitygroup.Ref{Namespace: pod.Namespace, Name: pod.ServiceAccount}]; ok {
+		account = &a
+	}
+	return s.compiled.Select(pod, account)
+}
 
 func (s *groupState) state() *GroupState {
 	if s.built != nil {
 		return s.built
 	}
 	s.built = &GroupState{
-		Version: s.version, Accounts: make(map[securitygroup.Ref]*securitygroup.Account, len(s.accounts.objects)),
+		Version: s.version, Policies: slices.Collect(maps.Values(s.policies.objects)), Accounts: make(map[securitygroup.Ref]*securitygroup.Account, len(s.accounts.objects)),
 		Groups: make(map[vpc.SecurityGroupID]GroupObject, len(s.groups.objects)),
 	}
-	for ref, p := range s.policies.objects {
-		s.built.Policies = append(s.built.Policies, securitygroup.Policy{
-			Ref: ref, PodSelector: p.Spec.PodSelector, ServiceAccountSelector: p.Spec.ServiceAccountSelector, Groups: p.Spec.SecurityGroups.Groups,
-		})
-	}
 	for ref, a := range s.accounts.objects {
-		s.built.Accounts[ref] = &securitygroup.Account{Ref: ref, Labels: a.Labels}
+		s.built.Accounts[ref] = &a
 	}
 	for ref, g := range s.groups.objects {
 		s.built.Groups[vpc.SecurityGroupID(ref.Name)] = groupObject(ref.Name, g)
@@ -133,18 +144,19 @@ func groupObject(name string, g groupSpec) GroupObject {
 	return out
 }
 
-// groupSnapshot is the objects as they are saved to disk, in the API's form.
+// groupSnapshot is the objects as they are saved to disk. Groups is nil if they were not reflected.
 type groupSnapshot struct {
-	Version  int                    `json:"version"`
-	Policies []entry[policySpec]    `json:"policies"`
-	Accounts []entry[accountLabels] `json:"accounts"`
-	Groups   []entry[groupSpec]     `json:"groups"`
+	Version  int                            `json:"version"`
+	Policies []entry[securitygroup.Policy]  `json:"policies"`
+	Accounts []entry[securitygroup.Account] `json:"accounts"`
+	Groups   *[]entry[groupSpec]            `json:"groups,omitempty"`
 }
 
 // groupSnapshotVersion is the layout of the file that this build writes and reads.
-const groupSnapshotVersion = 1
+const groupSnapshotVersion = 2
 
-func (r *reflected[T]) entries() (list []entry[T]) {
+func (r *reflected[T]) entries() []entry[T] {
+	list := make([]entry[T], 0, len(r.objects))
 	for ref, value := range r.objects {
 		list = append(list, entry[T]{ref, value})
 	}
@@ -155,6 +167,14 @@ func (r *reflected[T]) enter(list []entry[T]) {
 	for _, e := range list {
 		r.set(e)
 	}
+}
+
+// RemoveGroupSnapshot removes the file of a snapshot; a missing one is success.
+func RemoveGroupSnapshot(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove security group snapshot: %w", err)
+	}
+	return nil
 }
 
 // load enters what the last agent of the node saved.
@@ -179,8 +199,10 @@ func (g *GroupObjects) load() {
 	}
 	g.known.policies.enter(s.Policies)
 	g.known.accounts.enter(s.Accounts)
-	g.known.groups.enter(s.Groups)
-	g.known.seeded = true
+	if s.Groups != nil {
+		g.known.groups.enter(*s.Groups)
+	}
+	g.known.seeded = s.Groups != nil || !g.opts.Groups // else an agent that needed no groups saved it
 	g.known.changed()
 }
 
@@ -191,7 +213,11 @@ func (g *GroupObjects) save(ctx context.Context) {
 	saveAfter(ctx, g.dirty, func() time.Duration {
 		g.mu.Lock()
 		listed := g.known.listed()
-		s := groupSnapshot{groupSnapshotVersion, g.known.policies.entries(), g.known.accounts.entries(), g.known.groups.entries()}
+		s := groupSnapshot{Version: groupSnapshotVersion, Policies: g.known.policies.entries(), Accounts: g.known.accounts.entries()}
+		if g.opts.Groups {
+			groups := g.known.groups.entries()
+			s.Groups = &groups
+		}
 		g.mu.Unlock()
 		if !listed {
 			return 0

@@ -90,7 +90,7 @@ func TestAnAgentWithBranchesUsesExactlyTheRightsOfTheComponents(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Put(cniNodes, cniNode("n1"))
-		groups := kube.NewGroupPolicies(kube.GroupPolicyOptions{Client: client, Log: quiet()})
+		groups := kube.NewGroupObjects(kube.GroupOptions{Client: client, Accounts: true, Log: quiet()})
 		own := kube.NewOwnCNINode(kube.OwnCNINodeOptions{Client: client, NodeName: "n1", SnapshotPath: filepath.Join(t.TempDir(), "cninode.json"), Log: quiet()})
 		ctx, stop := context.WithCancel(t.Context())
 		var ran sync.WaitGroup
@@ -110,4 +110,19 @@ func TestAnAgentWithBranchesUsesExactlyTheRightsOfTheComponents(t *testing.T) {
 		stop()
 		ran.Wait()
 	}
+}
+
+// Agents that enforce groups read those of EC2 besides.
+func TestSecurityGroupsAreReadWithTheRightsOfTheirComponent(t *testing.T) {
+	server := kubetest.New(t)
+	client, err := kube.FromREST(server.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	groups := kube.NewGroupObjects(kube.GroupOptions{Client: client, Accounts: true, Groups: true, Log: quiet()})
+	var ran sync.WaitGroup
+	ran.Go(func() { _ = groups.Run(ctx) })
+	defer func() { stop(); ran.Wait() }()
+	usesExactly(t, server, "../../../deploy/components/node-groups/agent-rbac.yaml")
 }

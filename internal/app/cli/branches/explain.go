@@ -14,6 +14,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/podeni"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // Objects are what an explanation is made of.
@@ -78,11 +79,8 @@ func Explain(o Objects) Explanation {
 
 func decide(o Objects) securitygroup.Decision {
 	policies := make([]securitygroup.Policy, len(o.Policies))
-	for i, p := range o.Policies {
-		policies[i] = securitygroup.Policy{
-			Ref:         securitygroup.Ref{Namespace: p.Namespace, Name: p.Name},
-			PodSelector: p.Spec.PodSelector, ServiceAccountSelector: p.Spec.ServiceAccountSelector, Groups: p.Spec.SecurityGroups.Groups,
-		}
+	for i := range o.Policies {
+		policies[i] = kube.GroupPolicy(&o.Policies[i])
 	}
 	var account *securitygroup.Account
 	if a := o.Account; a != nil {
