@@ -75,7 +75,7 @@ func groupNames() []string { return []string{spec.GroupClients, spec.GroupDataba
 
 // groupIDs returns the ids of the groups by name, or why the lab cannot show security groups.
 func (t *tour) groupIDs(ctx context.Context) (ids map[string]string, why string, err error) {
-	if !t.Lab.PodGroups {
+	if t.Lab.PodGroups != spec.PodGroupsOwn {
 		return nil, "the lab's file has no securityGroupsForPods: own", nil
 	}
 	found, err := t.ec2.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{Filters: []types.Filter{{Name: aws.String("group-name"), Values: groupNames()}}})

@@ -121,12 +121,12 @@ func roles(r spec.Resolved, source, issuer string) ([]iam.Role, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.PodGroups {
-		trunks, err := read("controller-trunks-policy")
+	if name, more := map[string]string{spec.PodGroupsOwn: "controller-trunks-policy", spec.PodGroupsEBPF: "controller-groups-policy"}[r.PodGroups]; more {
+		groups, err := read(name)
 		if err != nil {
 			return nil, err
 		}
-		maps.Copy(controller, trunks)
+		maps.Copy(controller, groups)
 	}
 	if !slices.ContainsFunc(own, func(r iam.Role) bool { return r.Name == spec.DefaultRole }) {
 		own = append([]iam.Role{{Name: spec.DefaultRole, Policies: nodes, Instances: true}}, own...)
@@ -179,8 +179,10 @@ func (m manifests) bases(want daemon.Lab) (out []string) {
 	switch {
 	case m.product && want.NoCloud:
 		out = append(out, "deploy/overlays/no-cloud")
-	case m.product && want.PodGroups:
+	case m.product && want.PodGroups == spec.PodGroupsOwn:
 		out = append(out, "deploy/overlays/lab-security-groups")
+	case m.product && want.PodGroups == spec.PodGroupsEBPF:
+		out = append(out, "deploy/overlays/lab-node-groups")
 	case m.product:
 		out = append(out, "deploy/overlays/lab")
 	}

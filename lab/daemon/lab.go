@@ -46,8 +46,8 @@ type Lab struct {
 	Proxy string `json:"proxy,omitempty"`
 	// APIProxy: nodes and pods reach the API server by a proxy that injects faults.
 	APIProxy bool `json:"apiProxy,omitempty"`
-	// PodGroups: Trunkline's controller gives pods security groups of their own.
-	PodGroups bool   `json:"podGroups,omitempty"`
+	// PodGroups is how pods get security groups of their own: a value of lab/spec, or empty.
+	PodGroups string `json:"securityGroupsForPods,omitempty"`
 	Nodes     []Node `json:"nodes"`
 	Parts     Parts  `json:"parts"`
 	// Images are OCI or docker archives to import into every node.

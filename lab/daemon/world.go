@@ -6,6 +6,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/sim/ca"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/iam"
@@ -90,7 +91,7 @@ func describe(s *cloud.State, name string, lab Lab) (node.Instance, error) {
 		return node.Instance{}, err
 	}
 	maxPods, machineName := i.Limits.MaxPods(), ""
-	if lab.PodGroups {
+	if lab.PodGroups == spec.PodGroupsOwn {
 		maxPods = i.Limits.WithTrunk().MaxPods()
 	}
 	if lab.NoCloud {

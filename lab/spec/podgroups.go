@@ -1,7 +1,10 @@
 package spec
 
-// PodGroupsOwn is the value of securityGroupsForPods.
-const PodGroupsOwn = "own"
+// Values of securityGroupsForPods.
+const (
+	PodGroupsOwn  = "own"
+	PodGroupsEBPF = "ebpf"
+)
 
 // Names of the default security groups that the demo and the connectivity test give to pods: the
 // database accepts connections on 8080 from clients, and from no other pod or node.
@@ -11,20 +14,20 @@ const (
 	GroupDatabase = "database"
 )
 
-// podGroups reports whether Trunkline's controller gives pods security groups of their own.
-func podGroups(p *problems, s Spec) bool {
+// podGroups is how pods get security groups of their own; empty: no pod does.
+func podGroups(p *problems, s Spec) string {
 	const field = "securityGroupsForPods"
+	mode := s.SecurityGroupsForPods
 	switch {
-	case s.SecurityGroupsForPods == "":
-		return false
-	case s.SecurityGroupsForPods != PodGroupsOwn:
-		p.add(field, s.SecurityGroupsForPods, "must be %s, or absent", PodGroupsOwn)
+	case mode == "":
+	case mode != PodGroupsOwn && mode != PodGroupsEBPF:
+		p.add(field, mode, "must be %s or %s, or absent", PodGroupsOwn, PodGroupsEBPF)
 	case s.Cloud == CloudNone:
-		p.add(field, s.SecurityGroupsForPods, "only a lab with a cloud has branch interfaces (cloud: %s)", CloudAWS)
-	case !s.Quotas.TrunkCalls:
-		p.add(field, s.SecurityGroupsForPods, "needs quotas.trunkCalls: true, because EC2 refuses AssociateTrunkInterface to other accounts")
+		p.add(field, mode, "only a lab with a cloud has security groups (cloud: %s)", CloudAWS)
+	case mode == PodGroupsOwn && !s.Quotas.TrunkCalls:
+		p.add(field, mode, "needs quotas.trunkCalls: true, because EC2 refuses AssociateTrunkInterface to other accounts")
 	default:
-		return true
+		return mode
 	}
-	return false
+	return ""
 }

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"os"
 	"strings"
 	"testing"
@@ -11,14 +12,16 @@ import (
 func TestSecurityGroupsForPodsNeedAnAccountThatMayUseTrunks(t *testing.T) {
 	for _, c := range []struct {
 		lab  string
-		want bool
+		want string
 		err  string
 	}{
-		{"", false, ""},
-		{"{securityGroupsForPods: own, quotas: {trunkCalls: true}}", true, ""},
-		{"{securityGroupsForPods: own}", false, "quotas.trunkCalls: true"},
-		{"{securityGroupsForPods: theirs, quotas: {trunkCalls: true}}", false, "must be own, or absent"},
-		{"{securityGroupsForPods: own, cloud: none, quotas: {trunkCalls: true}, nodes: [{name: a}]}", false, "only a lab with a cloud"},
+		{"", "", ""},
+		{"{securityGroupsForPods: own, quotas: {trunkCalls: true}}", PodGroupsOwn, ""},
+		{"{securityGroupsForPods: ebpf}", PodGroupsEBPF, ""},
+		{"{securityGroupsForPods: ebpf, cloud: none, nodes: [{name: a}]}", "", "only a lab with a cloud"},
+		{"{securityGroupsForPods: own}", "", "quotas.trunkCalls: true"},
+		{"{securityGroupsForPods: theirs, quotas: {trunkCalls: true}}", "", "must be own or ebpf, or absent"},
+		{"{securityGroupsForPods: own, cloud: none, quotas: {trunkCalls: true}, nodes: [{name: a}]}", "", "only a lab with a cloud"},
 	} {
 		s, err := Parse([]byte(c.lab))
 		if err != nil {
@@ -44,37 +47,37 @@ func TestALabHasAProxyBeforeItsAPIServerWhenAsked(t *testing.T) {
 }
 
 // EC2 chooses ids by the seed, so that manifests can name them.
-func TestTheExamplesPoliciesNameGroupsOfItsLabAndOfTheDefaultOne(t *testing.T) {
-	example, err := Load("../../examples/security-groups/lab.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range []Spec{example, Default()} {
-		hasGroupsOfThePolicies(t, s)
-	}
-}
-
-func hasGroupsOfThePolicies(t *testing.T, s Spec) {
-	t.Helper()
-	r, err := s.Resolve()
-	if err != nil {
-		t.Fatal(err)
-	}
-	account, err := cloud.New(r.Cloud, cloud.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestTheExamplesPoliciesNameGroupsOfItsLabsAndOfTheDefaultOne(t *testing.T) {
 	text, err := os.ReadFile("../../examples/security-groups/policies.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"clients", "database"} {
-		found := false
-		for id, g := range account.State().Groups {
-			found = found || g.Name == name && strings.Contains(string(text), "groupIds: ["+string(id)+"]")
+	labs := map[string]Spec{"": Default()}
+	for _, file := range []string{"lab.yaml", "without-trunks.yaml"} {
+		if labs[file], err = Load("../../examples/security-groups/" + file); err != nil {
+			t.Fatal(err)
 		}
-		if !found || !r.PodGroups {
-			t.Errorf("policies.yaml lacks the id of the group %s (security groups for pods: %v)", name, r.PodGroups)
+	}
+	for file, s := range labs {
+		r, err := s.Resolve()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := map[string]string{"without-trunks.yaml": PodGroupsEBPF}[file]; r.PodGroups != cmp.Or(want, PodGroupsOwn) {
+			t.Errorf("%q has security groups for pods by %q", file, r.PodGroups)
+		}
+		account, err := cloud.New(r.Cloud, cloud.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{GroupClients, GroupDatabase} {
+			found := false
+			for id, g := range account.State().Groups {
+				found = found || g.Name == name && strings.Contains(string(text), "groupIds: ["+string(id)+"]")
+			}
+			if !found {
+				t.Errorf("policies.yaml lacks the id of the group %s of %q", name, file)
+			}
 		}
 	}
 }
@@ -82,10 +85,10 @@ func hasGroupsOfThePolicies(t *testing.T, s Spec) {
 // A file that says nothing of groups for pods has none, unlike the lab without a file.
 func TestOnlyTheLabWithoutAFileHasGroupsForPodsUnasked(t *testing.T) {
 	r, err := Default().Resolve()
-	if err != nil || !r.PodGroups || !r.Cloud.Quotas.TrunkCalls || r.Nodes[0].MaxPods != 44 { // the trunk takes an interface with 14 addresses
+	if err != nil || r.PodGroups != PodGroupsOwn || !r.Cloud.Quotas.TrunkCalls || r.Nodes[0].MaxPods != 44 { // the trunk takes an interface with 14 addresses
 		t.Errorf("without a file: groups for pods %v, quotas %+v, nodes %+v (%v)", r.PodGroups, r.Cloud.Quotas, r.Nodes, err)
 	}
-	if r, err = (Spec{}).Resolve(); err != nil || r.PodGroups || r.Cloud.Quotas.TrunkCalls || r.Nodes[0].MaxPods != 58 {
+	if r, err = (Spec{}).Resolve(); err != nil || r.PodGroups != "" || r.Cloud.Quotas.TrunkCalls || r.Nodes[0].MaxPods != 58 {
 		t.Errorf("an empty file: groups for pods %v, quotas %+v, nodes %+v (%v)", r.PodGroups, r.Cloud.Quotas, r.Nodes, err)
 	}
 }

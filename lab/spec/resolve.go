@@ -27,8 +27,8 @@ type Resolved struct {
 	Latency    faults.Duration // of each answer of EC2 and STS
 	Roles      []iam.Role      // of the file, for instances
 	Images     []string        // paths of image archives
-	// PodGroups: Trunkline's controller gives pods security groups of their own.
-	PodGroups bool
+	// PodGroups is how pods get security groups of their own; see podGroups.
+	PodGroups string
 }
 
 // ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.

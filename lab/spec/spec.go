@@ -30,8 +30,9 @@ type Spec struct {
 	// same calls give the same ones.
 	Seed uint64 `json:"seed,omitempty"`
 
-	// SecurityGroupsForPods is own if Trunkline's controller gives pods the security groups of
-	// SecurityGroupPolicies, which needs quotas.trunkCalls. Empty: no pod gets groups of its own.
+	// SecurityGroupsForPods is how pods get the security groups of SecurityGroupPolicies: own
+	// (Trunkline's controller makes branches, which needs quotas.trunkCalls) or ebpf (nodes enforce
+	// them). Empty: no pod gets groups of its own.
 	SecurityGroupsForPods string `json:"securityGroupsForPods,omitempty"`
 
 	Kubernetes     Kubernetes      `json:"kubernetes,omitempty"`

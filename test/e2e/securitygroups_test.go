@@ -30,16 +30,31 @@ func TestSecurityGroupsForPods(t *testing.T) {
 		return nil
 	})
 	g := &groups{nodes: l.nodes(t)}
-	for _, s := range []step{
-		{"selected pods get branches with exactly their groups", g.start},
+	g.run(t, l, []step{
+		{"selected pods get branches with exactly their groups", g.branches},
 		{"the VPC admits clients only", g.judged},
 		{"groups of running pods are edited", g.edited},
 		{"branches of ended pods are deleted", g.ended},
-	} {
-		if !t.Run(s.name, func(t *testing.T) { s.run(t, l) }) {
-			return
-		}
-	}
+	})
+}
+
+// TestSecurityGroupsWithoutTrunks has the nodes enforce the groups of pods, of an account that may not
+// use trunks. Pods are created beside the policies that select them.
+func TestSecurityGroupsWithoutTrunks(t *testing.T) {
+	l := lab{name: uniqueName("sge"), bin: binaries(t)}
+	before := machine(t)
+	t.Cleanup(func() { l.down(t, before) })
+	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/without-trunks.yaml")
+	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
+	g := &groups{nodes: l.nodes(t), onNodes: true}
+	g.run(t, l, []step{
+		{"selected pods start once their groups are known", g.start},
+		{"nodes admit clients only", g.judged},
+		{"groups of running pods are edited", g.edited},
+		{"a policy is created after its pod", g.created},
+		{"the labels of a running pod are changed", g.labelled},
+		{"a pod with a group that EC2 does not have is not started", g.unknown},
+	})
 }
 
 // Groups of examples/security-groups and of the default lab; lab/spec tests that the ids are theirs.
@@ -51,21 +66,42 @@ const (
 // groups is the state that the steps share.
 type groups struct {
 	nodes    []node
+	onNodes  bool   // the nodes enforce the groups
 	database string // its address
 }
 
-// start starts a database on the second node, a client on each node and a stranger beside the
-// database.
+func (g *groups) run(t *testing.T, l lab, steps []step) {
+	for _, s := range steps {
+		if !t.Run(s.name, func(t *testing.T) { s.run(t, l) }) {
+			return
+		}
+	}
+}
+
+// pod creates a pod with a role that serves port 8080.
+func (g *groups) pod(t *testing.T, l lab, name, role string, node int) {
+	l.kubectl(t, "-n", "shop", "run", name, "--image", workloadImage, "--restart=Never", "--labels", "role="+role,
+		"--overrides", `{"spec":{"nodeName":"`+g.nodes[node].KubeName+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
+}
+
+func (g *groups) ready(t *testing.T, l lab, name string) (address string) {
+	l.kubectl(t, "-n", "shop", "wait", "--for=condition=Ready", "pod", name, "--timeout=120s")
+	return strings.TrimSpace(l.kubectl(t, "-n", "shop", "get", "pod", name, "-o", "jsonpath={.status.podIP}"))
+}
+
+// start starts a database on the second node, and a client and a stranger on each node.
 func (g *groups) start(t *testing.T, l lab) {
-	for _, p := range []struct {
-		name, role string
-		node       int
-	}{{"database", "database", 1}, {"client-a", "client", 0}, {"client-b", "client", 1}, {"stranger-a", "none", 0}, {"stranger-b", "none", 1}} {
-		l.kubectl(t, "-n", "shop", "run", p.name, "--image", workloadImage, "--restart=Never", "--labels", "role="+p.role,
-			"--overrides", `{"spec":{"nodeName":"`+g.nodes[p.node].KubeName+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
+	g.pod(t, l, "database", "database", 1)
+	for i, suffix := range []string{"-a", "-b"} {
+		g.pod(t, l, "client"+suffix, "client", i)
+		g.pod(t, l, "stranger"+suffix, "none", i)
 	}
 	l.kubectl(t, "-n", "shop", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s")
-	g.database = strings.TrimSpace(l.kubectl(t, "-n", "shop", "get", "pod", "database", "-o", "jsonpath={.status.podIP}"))
+	g.database = g.ready(t, l, "database")
+}
+
+func (g *groups) branches(t *testing.T, l lab) {
+	g.start(t, l)
 	for name, want := range map[string]string{"database": groupDatabase, "client-a": groupClients, "client-b": groupClients} {
 		if out := g.explain(t, l, name); !strings.Contains(out, "the pod has exactly the groups "+want) {
 			t.Errorf("explain pod %s:\n%s", name, out)
@@ -92,21 +128,41 @@ func (g *groups) explain(t testing.TB, l lab, pod string) string {
 	return product{l}.run(t, time.Minute, "explain", "pod", "shop/"+pod).String()
 }
 
-// dial reports whether a pod reaches the database.
-func (g *groups) dial(t testing.TB, l lab, from string) bool {
+// dial reports whether a pod reaches port 8080 of an address.
+func (g *groups) dial(t testing.TB, l lab, from, to string) bool {
 	t.Helper()
-	return l.try(t.Context(), "kubectl", "-n", "shop", "exec", from, "--", "/workload", "dial", "http", g.database+":8080", "--timeout=2s").err == nil
+	return l.try(t.Context(), "kubectl", "-n", "shop", "exec", from, "--", "/workload", "dial", "http", to+":8080", "--timeout=1s").err == nil
+}
+
+// expect checks which pods reach an address.
+func (g *groups) expect(t *testing.T, l lab, to string, wants map[string]bool) {
+	t.Helper()
+	for from, want := range wants {
+		if got := g.dial(t, l, from, to); got != want {
+			t.Errorf("%s reaches %s: %v, want %v", from, to, got, want)
+		}
+	}
+}
+
+// until waits until a pod reaches an address, or does not.
+func (g *groups) until(t *testing.T, l lab, want bool, from, to string) {
+	t.Helper()
+	began := time.Now()
+	eventually(t, time.Minute, fmt.Sprintf("%s reaches %s: %v", from, to, want), func(t testing.TB) error {
+		if g.dial(t, l, from, to) != want {
+			return notYet("%s", g.explain(t, l, from))
+		}
+		return nil
+	})
+	t.Logf("%s reaches %s: %v, %s after the change", from, to, want, time.Since(began).Round(time.Millisecond))
 }
 
 func (g *groups) judged(t *testing.T, l lab) {
-	for from, want := range map[string]bool{"client-a": true, "client-b": true, "stranger-a": false, "stranger-b": false} {
-		if got := g.dial(t, l, from); got != want {
-			t.Errorf("%s reaches the database: %v, want %v", from, got, want)
-		}
-	}
+	g.expect(t, l, g.database, map[string]bool{"client-a": true, "client-b": true, "stranger-a": false, "stranger-b": false})
 	for i, n := range g.nodes {
-		if l.try(t.Context(), "exec", n.Name, "--", "timeout", "3", "bash", "-c", "</dev/tcp/"+g.database+"/8080").err == nil {
-			t.Errorf("node %d reaches the database", i)
+		reached := l.try(t.Context(), "exec", n.Name, "--", "timeout", "3", "bash", "-c", "</dev/tcp/"+g.database+"/8080").err == nil
+		if own := g.onNodes && i == 1; reached != own { // the pod's own node is not judged there
+			t.Errorf("node %d reaches the database: %v, want %v", i, reached, own)
 		}
 	}
 }
@@ -118,13 +174,60 @@ func (g *groups) edited(t *testing.T, l lab) {
 		reach bool
 	}{{groupDatabase, false}, {groupClients, true}} {
 		l.kubectl(t, "-n", "shop", "patch", "securitygrouppolicy", "clients", "--type=merge", "-p", `{"spec":{"securityGroups":{"groupIds":["`+c.group+`"]}}}`)
-		eventually(t, time.Minute, "client-a has "+c.group, func(t testing.TB) error {
-			if got := g.dial(t, l, "client-a"); got != c.reach {
-				return notYet("it reaches the database: %v\n%s", got, g.explain(t, l, "client-a"))
-			}
-			return nil
-		})
+		g.until(t, l, c.reach, "client-a", g.database)
 	}
+}
+
+// policy is the manifest of a policy that gives pods with a role a group.
+func policy(role, group string) string {
+	return `{"apiVersion":"vpcresources.k8s.aws/v1beta1","kind":"SecurityGroupPolicy","metadata":{"name":"` + role + `","namespace":"shop"},` +
+		`"spec":{"podSelector":{"matchLabels":{"role":"` + role + `"}},"securityGroups":{"groupIds":["` + group + `"]}}}`
+}
+
+// created creates the policy of a pod that runs, without a change of the pod.
+func (g *groups) created(t *testing.T, l lab) {
+	g.pod(t, l, "late", "late", 0)
+	late := g.ready(t, l, "late")
+	g.expect(t, l, late, map[string]bool{"client-b": true, "stranger-a": true, "stranger-b": true})
+	l.apply(t, policy("late", groupDatabase))
+	g.until(t, l, false, "stranger-b", late)
+	g.expect(t, l, late, map[string]bool{"client-b": true, "stranger-a": false})
+}
+
+// labelled changes the labels of a pod that runs: it comes to be a client, then a database, then
+// neither.
+func (g *groups) labelled(t *testing.T, l lab) {
+	stranger := g.ready(t, l, "stranger-a")
+	label := func(role string) {
+		l.kubectl(t, "-n", "shop", "label", "--overwrite", "pod", "stranger-a", "role="+role)
+	}
+	label("client")
+	g.until(t, l, true, "stranger-a", g.database)
+	g.expect(t, l, stranger, map[string]bool{"stranger-b": true, "client-b": false}) // clients admit nodes, of which pods without groups have the groups
+	label("database")
+	g.until(t, l, false, "stranger-a", g.database)
+	g.expect(t, l, stranger, map[string]bool{"stranger-b": false, "client-b": true})
+	label("none")
+	g.until(t, l, true, "stranger-b", stranger)
+	g.expect(t, l, g.database, map[string]bool{"stranger-a": false})
+}
+
+// unknown creates a pod with a group that EC2 does not have. It starts once its policy names another.
+func (g *groups) unknown(t *testing.T, l lab) {
+	l.apply(t, policy("unknown", "sg-0123456789abcdef0"))
+	g.pod(t, l, "unknown", "unknown", 0)
+	eventually(t, time.Minute, "an event of the pod", func(t testing.TB) error {
+		out := l.kubectl(t, "-n", "shop", "get", "events", "--field-selector", "involvedObject.name=unknown,reason=SGPNotApplied", "-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(out, "sg-0123456789abcdef0") {
+			return notYet("events %q", out)
+		}
+		return nil
+	})
+	if address := strings.TrimSpace(l.kubectl(t, "-n", "shop", "get", "pod", "unknown", "-o", "jsonpath={.status.podIP}")); address != "" {
+		t.Errorf("the pod has the address %s", address)
+	}
+	l.apply(t, policy("unknown", groupDatabase))
+	g.expect(t, l, g.ready(t, l, "unknown"), map[string]bool{"stranger-b": false, "client-b": true})
 }
 
 // ended deletes all pods, and waits until EC2 has no branch any more.
