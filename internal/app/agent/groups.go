@@ -42,8 +42,8 @@ type CNINode interface {
 // groups gives pods branches with their own security groups. It is nil if no pod of the node can have one.
 type groups struct {
 	*branch.Controller
-	objects GroupObjects  // nil: there is no cluster
-	node    CNINode       // nil: there is no cluster
+	objects GroupObjects // nil: there is no cluster, or the node enforces groups and runs them
+	node    CNINode      // nil: there is no cluster
 	check   branch.Check
 	request *branch.Request // nil: AWS's controller does not own branches
 }
@@ -68,16 +68,20 @@ func newGroups(a *agent) *groups {
 		}
 	}
 	g.Controller = branch.New(deps)
-	if a.deps.Groups != nil {
+	excluded := []string{metav1.NamespaceSystem, a.cfg.PodNamespace}
+	switch {
+	case a.policies != nil && a.policies.groups != nil:
+		g.check = branch.Check{Policies: a.policies.groups.objects, Events: a.events, Excluded: excluded}
+	case a.deps.Groups != nil:
 		g.objects = a.deps.Groups(func() {})
-		g.check = branch.Check{Policies: g.objects, Events: a.events, Excluded: []string{metav1.NamespaceSystem, a.cfg.PodNamespace}}
+		g.check = branch.Check{Policies: g.objects, Events: a.events, Excluded: excluded}
 	}
 	return g
 }
 
 // components are those of each ADD.
 func (g *groups) components() []cni.Component {
-	if g == nil || g.objects == nil {
+	if g == nil || g.check.Policies == nil {
 		return nil
 	}
 	return []cni.Component{g.check}
@@ -147,7 +151,7 @@ func newEnforcedGroups(a *agent, p *policies) *enforcedGroups {
 	}
 	g := &enforcedGroups{objects: a.deps.Groups(p.changed), events: a.events}
 	g.judged = podgroups.New(podgroups.Deps{
-		Policies: p.objects, Groups: g.objects, VPC: func() vpc.ID { return a.state.Node().VPC }, Limit: a.cfg.GroupsPerInterface,
+		Policies: p.objects, Groups: g.objects, VPC: func() vpc.ID { return a.state.Node().VPC }, Limit: a.cfg.GroupsPerInterface, Branches: a.cfg.Branches(),
 	})
 	return g
 }

@@ -54,6 +54,10 @@ type Deps struct {
 	VPC func() vpc.ID
 	// Limit is how many groups a pod may have; 0 is the default of EC2's accounts.
 	Limit int
+	// Branches: pods may have branch interfaces. The VPC enforces the groups of such a pod, and only
+	// that it is a member of them counts here. Of others, control/branch refuses at ADD those that are
+	// selected, so groups are enforced of pods that came to be selected later.
+	Branches bool
 }
 
 // Objects are what both kinds of policies are judged on. Its methods may be called from any
@@ -164,7 +168,7 @@ func (o *Objects) give(out *kube.PolicyChanges, ref policy.PodRef) {
 	labelled := *p.Pod
 	labelled.Labels = o.labels(securitygroup.Pod{
 		Ref: securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}, Labels: p.Labels, ServiceAccount: p.account, HostNetwork: p.HostNetwork,
-	}, p.Addresses)
+	}, p.Addresses, false)
 	if before := o.given[ref]; before != nil && reflect.DeepEqual(*before, labelled) {
 		return
 	}
@@ -229,8 +233,9 @@ func (s *selector) decide(p securitygroup.Pod) securitygroup.Decision {
 }
 
 // labels are the labels of a pod with those of its groups. A pod that is refused keeps the groups
-// that it has; without any it is cut off. The caller holds the lock.
-func (o *Objects) labels(p securitygroup.Pod, addresses []netip.Addr) labels.Set {
+// that it has; without any it is cut off. Of a pod with a branch nothing is denied. The caller holds
+// the lock.
+func (o *Objects) labels(p securitygroup.Pod, addresses []netip.Addr, branch bool) labels.Set {
 	ref := policy.PodRef{Namespace: p.Namespace, Name: p.Name}
 	d := o.selector.decide(p)
 	g := grouprules.Groups{Isolated: d.Verdict != securitygroup.NotSelected}
@@ -247,6 +252,9 @@ func (o *Objects) labels(p securitygroup.Pod, addresses []netip.Addr) labels.Set
 		if !p.HostNetwork {
 			g.Inherited = o.selector.pools.Of(addresses)
 		}
+	}
+	if branch {
+		g = grouprules.Groups{Inherited: slices.Concat(g.Own, g.Inherited)}
 	}
 	return grouprules.Labels(p.Labels, g)
 }

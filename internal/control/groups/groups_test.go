@@ -282,3 +282,40 @@ func TestAPodWaitsForItsGroups(t *testing.T) {
 		}
 	})
 }
+
+// Where pods have branches, the VPC enforces the groups of these, and the node those of pods that came
+// to be selected without one.
+func TestOfPodsWithBranchesOnlyTheMembershipCounts(t *testing.T) {
+	o, g := cluster()
+	g.Branches = true
+	node := &nodePods{shopPod("web", "x"), shopPod("db", "x"), shopPod("plain", "x")}
+	(*node)[1].BranchInterface = true
+	of := func() map[string]string {
+		out := map[string]string{}
+		for _, p := range (groups.Pods{Objects: g, Of: node}).Pods() {
+			out[p.Name], _ = labelsOf(kube.PolicyChanges{Pods: map[policy.PodRef]*policy.Pod{{Namespace: "shop", Name: p.Name}: {Labels: p.Labels}}}, p.Name)
+		}
+		return out
+	}
+	if got, want := of(), map[string]string{"web": inWeb, "db": "member/sg-0000000b", "plain": ""}; !maps.Equal(got, want) {
+		t.Errorf("labels %q, want %q", got, want)
+	}
+	o.edit(give("plain", web), give("db", "sg-00000099")) // the group of db's branch is not read, plain came to be selected
+	if got, want := of(), map[string]string{"web": "", "db": "member/sg-0000000b", "plain": inWeb}; !maps.Equal(got, want) {
+		t.Errorf("labels %q, want %q", got, want)
+	}
+	n := &next{}
+	for _, p := range *node { // control/branch refuses plain
+		if err := (groups.Component{Objects: g, Events: &warnings{}, Next: n}).Admit(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+	}
+	if n.admitted[2].Labels[grouprules.SubjectLabel(web)] == "" || n.admitted[1].Labels[grouprules.SubjectLabel(db)] != "" {
+		t.Errorf("admitted %v", n.admitted)
+	}
+}
+
+// nodePods are the pods of a node.
+type nodePods []kube.Pod
+
+func (n *nodePods) Pods() []kube.Pod { return *n }

@@ -26,7 +26,7 @@ func (o *Objects) label(p kube.Pod) kube.Pod {
 	o.update()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p.Labels = o.labels(selectable(p), p.Addresses)
+	p.Labels = o.labels(selectable(p), p.Addresses, o.Branches && p.BranchInterface)
 	return p
 }
 
@@ -104,6 +104,8 @@ func (c Component) refusal(p kube.Pod) error {
 		return nil
 	case !c.Objects.Known():
 		return errUnknown
+	case c.Objects.Branches:
+		return nil // control/branch decides
 	case p.ServiceAccount == "" && p.Static == "":
 		return errNoAccount
 	}

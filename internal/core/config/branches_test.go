@@ -52,3 +52,27 @@ func TestExactBranchesByGroups(t *testing.T) {
 		t.Errorf("without a quarantine group: %v", err)
 	}
 }
+
+func TestNodesEnforceGroupsWhereNoBranchDoes(t *testing.T) {
+	for _, c := range []struct {
+		flags map[string]string
+		want  bool
+		err   string
+	}{
+		{nil, false, ""},
+		{map[string]string{"security-groups-for-pods": "ebpf"}, true, ""},
+		{map[string]string{"security-groups-for-pods": "ebpf", "network-policy": "off"}, false, "the programs of network policies enforce security groups"},
+		{map[string]string{"security-groups-for-pods": "ebpf", "backend": "podcidr"}, false, "no security groups without EC2"},
+		{map[string]string{"security-groups-for-pods": "own"}, false, ""},
+		{map[string]string{"security-groups-for-pods": "own", "network-policy": "off"}, false, ""},
+		{map[string]string{"security-groups-for-pods": "own", "pod-security-group-late-match": "enforce"}, true, ""},
+		{map[string]string{"security-groups-for-pods": "managed", "pod-security-group-late-match": "enforce", "network-policy": "off"}, false, "network-policy: off from flag"},
+		{map[string]string{"pod-security-group-late-match": "enforce"}, false, ""},
+		{map[string]string{"pod-security-group-late-match": "never"}, false, "pod-security-group-late-match"},
+	} {
+		got, err := Load(Sources{Flags: c.flags})
+		if got.NodeGroups() != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v: %v, %v; want %v, %q", c.flags, got.NodeGroups(), err, c.want, c.err)
+		}
+	}
+}

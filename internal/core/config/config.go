@@ -42,6 +42,7 @@ type Config struct {
 
 	// Security groups for pods.
 	SecurityGroups     string // off, managed, own, ebpf
+	LateMatch          string // report, enforce
 	EnforcingMode      endpoint.Mode
 	BranchCoolDown     time.Duration
 	BranchLimits       map[string]int // by instance type or family
@@ -96,8 +97,17 @@ func (c Config) Branches() bool {
 	return c.SecurityGroups == SecurityGroupsManaged || c.SecurityGroups == SecurityGroupsOwn
 }
 
-// NodeGroups reports whether nodes enforce security groups of pods.
-func (c Config) NodeGroups() bool { return c.SecurityGroups == SecurityGroupsEBPF }
+// Values of LateMatch.
+const (
+	LateMatchReport  = "report"
+	LateMatchEnforce = "enforce"
+)
+
+// NodeGroups reports whether nodes enforce security groups of pods: of all, or where pods have
+// branches of those that were wired without one.
+func (c Config) NodeGroups() bool {
+	return c.SecurityGroups == SecurityGroupsEBPF || c.Branches() && c.LateMatch == LateMatchEnforce
+}
 
 // Sources are the flags, environment and file that values are read from. Nil fields
 // are empty sources.
@@ -165,7 +175,7 @@ func (c Config) checkCombinations() (problems []error) {
 		problems = append(problems, fmt.Errorf("exact-branches: from %s: needs quarantine-group", c.origins["exact-branches"]))
 	}
 	if c.NodeGroups() && !c.NetworkPolicy {
-		problems = append(problems, fmt.Errorf("security-groups-for-pods: %s from %s: needs network-policy, of which the programs enforce groups", c.SecurityGroups, c.origins["security-groups-for-pods"]))
+		problems = append(problems, fmt.Errorf("network-policy: off from %s: the programs of network policies enforce security groups on nodes (security-groups-for-pods: %s, pod-security-group-late-match: %s)", c.origins["network-policy"], c.SecurityGroups, c.LateMatch))
 	}
 	if c.NodeGroups() && c.Backend == BackendPodCIDR {
 		problems = append(problems, fmt.Errorf("security-groups-for-pods: %s from %s: there are no security groups without EC2 (backend: %s)", c.SecurityGroups, c.origins["security-groups-for-pods"], c.Backend))

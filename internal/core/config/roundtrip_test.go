@@ -52,7 +52,7 @@ func examples() []string {
 	return []string{
 		"", "0", "8", " 12 ", "1500", "9001", "-1", "30s", "1m30.5s", "true", "F", "DEBUG", "warn", "none", "prng", "0.4.0", "auto",
 		"10.0.0.0/8", "10.1.2.3/8, 192.168.0.0/16,", "/run/a", "/run/b c", "eni", "a_b", ":80", "[::1]:61678",
-		"on", "off", "own", "managed", "strict", "standard", "sg-0123456789abcdef0", "sg-0123456789abcdef0=5", "m9.large=9,m9 = 18", "{}", "tl_rows=5,tl_sets = 7", `{"team": "a", "b": "\"\u00e9"}`,
+		"on", "off", "own", "managed", "report", "enforce", "strict", "standard", "sg-0123456789abcdef0", "sg-0123456789abcdef0=5", "m9.large=9,m9 = 18", "{}", "tl_rows=5,tl_sets = 7", `{"team": "a", "b": "\"\u00e9"}`,
 	}
 }
 
