@@ -121,12 +121,14 @@ func roles(r spec.Resolved, source, issuer string) ([]iam.Role, error) {
 	if err != nil {
 		return nil, err
 	}
-	if name, more := map[string]string{spec.PodGroupsOwn: "controller-trunks-policy", spec.PodGroupsEBPF: "controller-groups-policy"}[r.PodGroups]; more {
-		groups, err := read(name)
+	for _, name := range map[string][]string{
+		spec.PodGroupsOwn: {"controller-trunks-policy", "controller-groups-policy"}, spec.PodGroupsEBPF: {"controller-groups-policy"},
+	}[r.PodGroups] {
+		more, err := read(name)
 		if err != nil {
 			return nil, err
 		}
-		maps.Copy(controller, groups)
+		maps.Copy(controller, more)
 	}
 	if !slices.ContainsFunc(own, func(r iam.Role) bool { return r.Name == spec.DefaultRole }) {
 		own = append([]iam.Role{{Name: spec.DefaultRole, Policies: nodes, Instances: true}}, own...)
