@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -132,6 +133,7 @@ const (
 )
 
 // ARP and neighbour discovery precede the connections; a megabyte is sent in segments of the MTU.
+// Red without the tag that tagger pushes.
 func TestFramesOfABranchPassTheTrunkInBothFamilies(t *testing.T) {
 	a, b := newTrunk(t)
 	a.apply(branch(7, 1), branch(4094, 1))
@@ -148,7 +150,8 @@ func TestFramesOfABranchPassTheTrunkInBothFamilies(t *testing.T) {
 	must(t, b.sends("10.0.7.1:80", 1<<20, reply))
 }
 
-// A frame of a protocol that is no IP, with the MAC of the branch.
+// A frame of a protocol that is no IP, with the MAC of the branch. Red with an untagger that leaves
+// frames of this protocol to the stack.
 func TestOtherFramesOfABranchPassTheTrunk(t *testing.T) {
 	a, b := newTrunk(t)
 	a.apply(branch(7, 1))
@@ -184,6 +187,7 @@ func TestOtherFramesOfABranchPassTheTrunk(t *testing.T) {
 }
 
 // The trunk's own frames have no tag; a VLAN without a device, and another branch's, reach nothing.
+// Red with an untagger that ignores the lowest bit of a VLAN.
 func TestABranchHasTheFramesOfItsVLANOnly(t *testing.T) {
 	a, b := newTrunk(t)
 	for _, e := range []struct {
@@ -246,6 +250,7 @@ func names(t *testing.T, e *end) (list []string) {
 	return list
 }
 
+// Red without isRight, or its comparison of MACs, and without prune and detach.
 func TestApplyIsIdempotentRepairsAndLeavesNothing(t *testing.T) {
 	a, b := newTrunk(t)
 	before := names(t, a)
@@ -282,6 +287,9 @@ func TestApplyIsIdempotentRepairsAndLeavesNothing(t *testing.T) {
 		a.Do(t, harm)
 		a.apply(branch(7, 1))
 		a.Do(t, func() {
+			if have := a.link(hostnet.BranchDevice(7)).Attrs().HardwareAddr; !slices.Equal(have, branch(7, 1).MAC.HardwareAddr()) {
+				t.Errorf("%s: the device has the MAC %s", what, have)
+			}
 			addr, err := netlink.ParseAddr("10.0.7.1/24")
 			must(t, err)
 			must(t, netlink.AddrReplace(a.link(hostnet.BranchDevice(7)), addr))
@@ -301,6 +309,7 @@ func TestApplyIsIdempotentRepairsAndLeavesNothing(t *testing.T) {
 	})
 }
 
+// Red if connect deletes what has the name of a device.
 func TestALinkThatIsNotOursStaysAndIsAnError(t *testing.T) {
 	a, _ := newTrunk(t)
 	a.Do(t, func() {
