@@ -387,10 +387,6 @@ func TestAPodThatAPolicySelectsNeverStartsWithoutItsBranch(t *testing.T) {
 
 // A pod waits for its annotation, and others are refused by an event that names what is wrong. Of a
 // list of branches the first one is the pod's, as for AWS's plugin; all are checked.
-//
-// Red: without the call of Conflict in control/branch, forger is wired with the VLAN of web; without
-// the event, none has the sentence; with the last entry in place of the first, two has its second
-// address.
 func TestAnADDWaitsForTheAnnotationAndRefusesWhatIsNotThePods(t *testing.T) {
 	t.Parallel()
 	b := newBranched(t, endpoint.Strict)
@@ -411,6 +407,8 @@ func TestAnADDWaitsForTheAnnotationAndRefusesWhatIsNotThePods(t *testing.T) {
 	if err := <-done; err != nil || pod.Addr != web.IPv4 {
 		t.Fatalf("%v: %v", pod.Addr, err)
 	}
+	b.settled()
+	b.listsAsAWS(web)
 	for name, change := range map[string]func(*podeni.Entry){
 		"the branch of another pod": func(*podeni.Entry) {},
 		"a VLAN of another pod": func(e *podeni.Entry) {
@@ -446,6 +444,33 @@ func TestAnADDWaitsForTheAnnotationAndRefusesWhatIsNotThePods(t *testing.T) {
 		t.Errorf("devices:\n%s\nwant that of the first branch only", devices)
 	}
 	b.allowed("web to db, in spite of all", pod.NS, b.db, 80)
+}
+
+// listsAsAWS compares what ip(8) lists on a node with the strict pod default/web on the branch of VLAN
+// 1 with the listings of a node of Amazon EKS, but for the owner's number: `ip rule` and `ip route
+// show table 101`.
+func (b *branched) listsAsAWS(web podeni.Entry) {
+	b.t.Helper()
+	const link = "vlan68caf03a5f4"
+	gateway := vpc.Gateway(web.Subnet4).String()
+	lists := func(want []string, arguments ...string) {
+		b.t.Helper()
+		var lines []string
+		for line := range strings.Lines(b.ip(arguments...)) {
+			lines = append(lines, strings.Join(strings.Fields(strings.ReplaceAll(line, " proto 211", "")), " "))
+		}
+		if !slices.Equal(lines, want) {
+			b.t.Errorf("ip %s:\n%s\nwant\n%s", strings.Join(arguments, " "), strings.Join(lines, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	lists([]string{
+		"10: from all iif vlan.eth.1 lookup 101", "10: from all iif " + link + " lookup 101", "20: from all lookup local",
+		"1024: from all fwmark 0x80/0x80 lookup main", "32765: from " + b.trunk.PrimaryIPv4().String() + " lookup 2",
+		"32766: from all lookup main", "32767: from all lookup default",
+	}, "rule")
+	lists([]string{
+		"default via " + gateway + " dev vlan.eth.1", gateway + " dev vlan.eth.1 scope link", web.IPv4.String() + " dev " + link + " scope link",
+	}, "route", "show", "table", "101")
 }
 
 // forged is an entry of a branch that no pod of the node has.

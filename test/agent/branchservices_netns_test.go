@@ -165,10 +165,7 @@ func judged() []*networkingv1.NetworkPolicy {
 
 // All security groups allow everything here: what is denied is denied by the mode or by a policy.
 //
-// Red: with the address of a strict pod in the set pods4, what it sends out of the VPC is lost; with
-// the masquerade of kube-proxy cleared, so are its node ports; without the rules of the node itself
-// in the chains policy_in and policy_out, the node cannot probe server; without those of the sets
-// strict4 and strict6, a node port admits every client to server.
+// Red without the chain own_source: a strict pod does not reach a node port of its node.
 func TestServicesAddressesAndPoliciesOfPodsOnBranches(t *testing.T) {
 	for _, mode := range []endpoint.Mode{endpoint.Strict, endpoint.Standard} {
 		t.Run(string(mode), func(t *testing.T) {
