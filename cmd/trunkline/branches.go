@@ -32,6 +32,9 @@ func (c *explainPodCmd) run(p process) error {
 	if len(p.args) < 1 {
 		return wrongUsage("expected a POD, such as: shop/web-7d4b9")
 	}
+	if strings.Count(p.args[0], "/") > 1 {
+		return wrongUsage("POD %q: must be NAME or NAMESPACE/NAME", p.args[0])
+	}
 	client, err := c.client()
 	if err != nil {
 		return err
@@ -74,6 +77,8 @@ func (c *showBranchesCmd) run(p process) error {
 	if err != nil {
 		return err
 	}
-	list = list.Only(c.nodes)
+	if list, err = list.Only(c.nodes); err != nil {
+		return err
+	}
 	return c.write(p, list, func() { branches.WriteList(p.out, list, time.Now()) })
 }

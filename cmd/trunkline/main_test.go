@@ -83,6 +83,7 @@ func TestInvalidCommandLinesAreRefusedWithAReason(t *testing.T) {
 		{"connectivity test --test (", 2, "missing closing"},
 		{"connectivity test --test nothing-like-it", 2, "matches no case"},
 		{"connectivity test --mtu 100", 2, "--mtu 100: must be from 1280 to 65535"},
+		{"explain pod a/b/c", 2, `POD "a/b/c": must be NAME or NAMESPACE/NAME`},
 		{"connectivity test --client-group sg-1", 2, `--client-group "sg-1", --server-group "": both or none are needed`},
 		{"connectivity test --client-group clients --server-group sg-1", 2, `--client-group "clients": must be the id of a security group, such as sg-0123456789abcdef0`},
 		{"connectivity test --concurrency 0", 2, "--concurrency 0: must be from 1 to 64"},

@@ -35,7 +35,8 @@ const (
 	eventTrunkNotCreated = "TrunkENICreationFailed"
 	eventUnsupported     = "Unsupported"
 
-	textTrunkReady = "The node has trunk interface initialized successfully"
+	textNotAllocated = "failed to allocate branch ENI to pod: "
+	textTrunkReady   = "The node has trunk interface initialized successfully"
 )
 
 // view is what a pass found, by pod.
@@ -50,6 +51,7 @@ type said struct {
 	unsupported bool
 	requested   map[core.PodUID]string // groups
 	allocated   map[core.PodUID]string // the annotation
+	refused     map[types.UID]string   // why
 }
 
 // publish keeps what a pass found for the status of policies.
@@ -64,6 +66,7 @@ func (n *node) publish(pods []decided, d core.Decision) {
 			v.refused[p.pod.UID] = r.Message
 		}
 	}
+	n.announceRefused(pods)
 	for _, p := range d.Problems {
 		n.c.o.Log.Debug("waits", "node", n.name, "pod", string(p.Pod), "why", p.Why)
 	}
@@ -83,7 +86,7 @@ func (n *node) announce(f flight) {
 		return
 	}
 	if n.said.requested == nil {
-		n.said = said{unsupported: n.said.unsupported, requested: map[core.PodUID]string{}, allocated: map[core.PodUID]string{}}
+		n.said = said{unsupported: n.said.unsupported, refused: n.said.refused, requested: map[core.PodUID]string{}, allocated: map[core.PodUID]string{}}
 	}
 	if a.Kind == core.Bind {
 		n.said.allocated[a.Pod] = f.text
@@ -92,6 +95,21 @@ func (n *node) announce(f flight) {
 		n.said.requested[a.Pod] = groups
 		n.podEvent(a.Pod, corev1.EventTypeNormal, eventRequested, fmt.Sprintf("Pod will get the following Security Groups [%s]", groups))
 	}
+}
+
+// announceRefused reports why pods get no branch, once for each reason.
+func (n *node) announceRefused(pods []decided) {
+	now := map[types.UID]string{}
+	for _, p := range pods {
+		if p.Verdict != securitygroup.Refused || errors.Is(p.Refusal, securitygroup.ErrGroupNotRead) {
+			continue
+		}
+		if now[p.pod.UID] = p.Why; n.said.refused[p.pod.UID] != p.Why {
+			ref := kube.PodRef{Namespace: p.pod.Namespace, Name: p.pod.Name}
+			n.c.o.Events.PodWarning(ref, string(p.pod.UID), eventNotAllocated, textNotAllocated+cut(p.Why))
+		}
+	}
+	n.said.refused = now
 }
 
 // notify reports the result of a call by an event.
@@ -110,7 +128,7 @@ func (n *node) notify(a core.Action, r result) {
 		delete(n.said.allocated, a.Pod)
 	case core.CreateBranch, core.TagBranch, core.Associate, core.SetGroups:
 		if failed && a.Pod != "" {
-			n.podEvent(a.Pod, corev1.EventTypeWarning, eventNotAllocated, "failed to allocate branch ENI to pod: "+r.failure.Message)
+			n.podEvent(a.Pod, corev1.EventTypeWarning, eventNotAllocated, textNotAllocated+r.failure.Message)
 		}
 	case core.CreateTrunk:
 		if failed {

@@ -100,6 +100,7 @@ func TestAnUnknownGroupIsRefusedWithoutRetries(t *testing.T) {
 			if e := w.branch(policy); e != nil {
 				w.t.Errorf("pod %s has %+v", policy, e)
 			}
+			w.saysRefused(policy)
 		}
 		created, asked := w.wire.count("CreateNetworkInterface"), w.wire.count("DescribeSecurityGroups")
 		for range 60 {
@@ -117,6 +118,20 @@ func TestAnUnknownGroupIsRefusedWithoutRetries(t *testing.T) {
 		w.carries("bad", "web", "db")
 		w.counts("bad", 1, 1, 0, true, "AllApplied")
 	})
+}
+
+// saysRefused requires one event of a pod, with the message of the status of its policy.
+func (w *world) saysRefused(pod string) {
+	w.t.Helper()
+	var found []corev1.Event
+	for _, e := range w.allEvents() {
+		if e.InvolvedObject.Name == pod && e.Reason == "BranchAllocationFailed" {
+			found = append(found, e)
+		}
+	}
+	if want := "failed to allocate branch ENI to pod: " + w.statusOf(pod).Refused[0].Message; len(found) != 1 || found[0].Message != want || found[0].Count > 1 {
+		w.t.Errorf("events of pod %s: %+v, want %q once", pod, found, want)
+	}
 }
 
 // EC2 refuses groups that the controller took for known: it is not asked again for the same.

@@ -156,11 +156,31 @@ func missing(o Objects, d securitygroup.Decision, e Explanation, entries []poden
 		add("node %s %s", e.Node, why)
 		return list
 	}
+	if why := refusedBy(o, d); len(e.Branches) == 0 && len(why) > 0 {
+		return append(list, why...)
+	}
 	if len(e.Branches) == 0 {
 		add("the controller has no branch for the pod%s", refusal(o))
 		return list
 	}
 	return append(list, lacking(o, e, entries)...)
+}
+
+// refusedBy is why the controller gives the pod no branch, as the status of its policies says.
+func refusedBy(o Objects, d securitygroup.Decision) (list []string) {
+	for _, m := range d.Matches {
+		i := slices.IndexFunc(o.Policies, func(p v1beta1.SecurityGroupPolicy) bool { return m.Selected && p.Name == m.Policy.Name })
+		if i < 0 {
+			continue
+		}
+		for _, r := range o.Policies[i].Status.Refused {
+			if r.Name == o.Pod.Name {
+				list = append(list, fmt.Sprintf("the controller refuses the groups of the pod (%s): %s: correct groupIds of a policy that selects it", r.Reason, r.Message))
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list) // several policies may say the same
 }
 
 // withoutTrunk is why a node cannot have branches; empty if it can.

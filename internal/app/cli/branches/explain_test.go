@@ -144,6 +144,15 @@ func TestWhatAPodLacksIsNamed(t *testing.T) {
 			},
 			[]string{"the controller has no branch for the pod: EC2 refused " + groupDB + ": EC2 has no such group"},
 		},
+		"groups that the controller refuses": {
+			func(o *Objects) {
+				ledger(o).Branches = nil
+				for i := range o.Policies { // also of one that does not select the pod
+					o.Policies[i].Status.Refused = []v1beta1.RefusedPod{{Name: "web", Reason: "UnknownGroup", Message: `security group "` + groupDB + `": EC2 has no such security group`}}
+				}
+			},
+			[]string{`the controller refuses the groups of the pod (UnknownGroup): security group "` + groupDB + `": EC2 has no such security group: correct groupIds`},
+		},
 		"the branch of an earlier pod of its name": {
 			func(o *Objects) { ledger(o).Branches[0].Pod.UID = "uid-earlier" },
 			[]string{"the controller has no branch for the pod"},
@@ -223,10 +232,18 @@ func TestTheListHasTrunksAndBranchesOfTheSelectedNodes(t *testing.T) {
 	two := one.DeepCopy()
 	two.Name = "node-b"
 	var out strings.Builder
-	WriteList(&out, Of([]v1alpha1.CNINode{*two, *one}).Only([]string{"node-a"}), noon)
+	all := Of([]v1alpha1.CNINode{*two, *one})
+	only, err := all.Only([]string{"node-a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	WriteList(&out, only, noon)
 	golden(t, "list.txt", out.String())
-	if n := len(Of([]v1alpha1.CNINode{*two, *one}).Only(nil).Branches); n != 4 {
-		t.Errorf("%d branches of two nodes, want 4", n)
+	if whole, err := all.Only(nil); err != nil || len(whole.Branches) != 4 {
+		t.Errorf("%d branches of two nodes, want 4 (%v)", len(whole.Branches), err)
+	}
+	if _, err := all.Only([]string{"node-c"}); err == nil || err.Error() != "--node node-c: the API server has no CNINode of that name; it has node-b, node-a" {
+		t.Errorf("a node without a CNINode: %v", err)
 	}
 	out.Reset()
 	WriteList(&out, Of(nil), noon)

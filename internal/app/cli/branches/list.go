@@ -56,6 +56,7 @@ const (
 type List struct {
 	Trunks   []Trunk  `json:"trunks"`
 	Branches []Branch `json:"branches"`
+	nodes    []string // with a CNINode
 }
 
 // Of lists the trunks and branches in the status of CNINodes, by node and VLAN.
@@ -63,6 +64,7 @@ func Of(nodes []v1alpha1.CNINode) List {
 	l := List{Trunks: []Trunk{}, Branches: []Branch{}}
 	for i := range nodes {
 		n := &nodes[i]
+		l.nodes = append(l.nodes, n.Name)
 		l.own(n.Name, n.Status.Trunkline)
 		l.managed(n.Name, n.Status.TrunkInterface)
 	}
@@ -127,13 +129,20 @@ func addresses(list ...string) []string {
 	return slices.DeleteFunc(list, func(a string) bool { return a == "" })
 }
 
-// Only keeps the trunks and branches of nodes; of all for an empty list.
-func (l List) Only(nodes []string) List {
+// Only keeps the trunks and branches of nodes; of all for an empty list. A node without a CNINode is
+// an error.
+func (l List) Only(nodes []string) (List, error) {
 	if len(nodes) == 0 {
-		return l
+		return l, nil
+	}
+	for _, n := range nodes {
+		if !slices.Contains(l.nodes, n) {
+			return l, fmt.Errorf("--node %s: the API server has no CNINode of that name; it has %s", n, strings.Join(l.nodes, ", "))
+		}
 	}
 	return List{
+		nodes:    l.nodes,
 		Trunks:   slices.DeleteFunc(slices.Clone(l.Trunks), func(t Trunk) bool { return !slices.Contains(nodes, t.Node) }),
 		Branches: slices.DeleteFunc(slices.Clone(l.Branches), func(b Branch) bool { return !slices.Contains(nodes, b.Node) }),
-	}
+	}, nil
 }

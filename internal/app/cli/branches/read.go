@@ -28,7 +28,7 @@ func ReadList(ctx context.Context, c *kube.Client) (List, error) {
 func Read(ctx context.Context, c *kube.Client, namespace, name string) (o Objects, err error) {
 	o.Pod, err = c.Core.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return o, fmt.Errorf("pod %s/%s: the API server has no pod %s in the namespace %s: write NAMESPACE/NAME for one of another namespace", namespace, name, name, namespace)
+		return o, fmt.Errorf("pod %s/%s: the API server has no pod %s in the namespace %s: list the pods of all namespaces with `kubectl get pods -A`, and write NAMESPACE/NAME", namespace, name, name, namespace)
 	}
 	if err != nil {
 		return o, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
