@@ -239,6 +239,13 @@ func (g *groups) unknown(t *testing.T, l lab) {
 // ended deletes all pods, and waits until EC2 has no branch any more.
 func (g *groups) ended(t *testing.T, l lab) {
 	l.kubectl(t, "-n", "shop", "delete", "pod", "--all", "--wait", "--timeout=90s")
+	l.branchesAreDeleted(t)
+}
+
+// branchesAreDeleted waits until no branch is left, in EC2 or in a record, after all pods with
+// branches have ended.
+func (l lab) branchesAreDeleted(t *testing.T) {
+	t.Helper()
 	eventually(t, 4*time.Minute, "no branch is left", func(t testing.TB) error {
 		left := 0
 		for _, eni := range l.account(t).interfaces(t) {
