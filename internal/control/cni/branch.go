@@ -8,6 +8,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
 // branchAddition is an ADD of a pod that requests a branch interface.
@@ -16,7 +17,7 @@ type branchAddition struct{ *addition }
 // attach waits for the pod's branch and takes its addresses. An older sandbox of the same pod may
 // have them: its DEL has not come, or its link is not deleted yet. Other holders are an error.
 func (a branchAddition) attach(ctx context.Context) error {
-	timer := time.AfterFunc(reportAfter, func() { a.report(fmt.Errorf("pod %s waits for its branch interface", a.e.Name())) })
+	timer := time.AfterFunc(reportAfter, func() { a.report(waitsForBranch(a.e.Name())) })
 	defer timer.Stop()
 	grant, err := a.c.Branches.Grant(ctx, a.pod, a.e.Key)
 	if err != nil {
@@ -50,6 +51,11 @@ func (a branchAddition) attach(ctx context.Context) error {
 			return errors.Join(err, ctx.Err())
 		}
 	}
+}
+
+// waitsForBranch is what an event says of a pod that waits.
+func waitsForBranch(pod string) error {
+	return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "it waits for its branch interface; `trunkline explain pod " + pod + "` says what is missing"}
 }
 
 // older returns the wired endpoints of older sandboxes of the same pod with one of the addresses.
