@@ -83,6 +83,9 @@ func (l *BranchLedger) Check(instance string) []error {
 type checker struct {
 	at   string
 	held map[string]int32 // by interface, association, MAC or address; its VLAN, 0 of the trunk
+	// free: the addresses of the record may be those of another. EC2 gives an address away with the
+	// deletion of its branch, which is recorded after that.
+	free bool
 	errs []error
 }
 
@@ -174,6 +177,7 @@ func (c *checker) values(b *BranchRecord) {
 		}
 	}
 	c.mac(b.MAC, b.VLANID)
+	c.free = b.Phase == BranchDeleting
 	c.address("ipv4", b.IPv4, b.SubnetCIDR, b.VLANID, netip.Addr.Is4)
 	c.address("ipv6", b.IPv6, b.SubnetV6CIDR, b.VLANID, netip.Addr.Is6)
 }
@@ -233,7 +237,7 @@ func (c *checker) address(field, text, cidr string, vlan int32, family func(neti
 		c.add("%s %q: %w", field, text, ErrMalformed)
 	case subnet.IsValid() && !subnet.Contains(a):
 		c.add("%s %s is outside its subnet %s: %w", field, a, subnet, ErrMalformed)
-	default:
+	case !c.free:
 		c.hold(field, a.String(), vlan)
 	}
 }

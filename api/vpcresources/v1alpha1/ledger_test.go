@@ -83,6 +83,11 @@ func TestALedgerThatWasChangedByHandIsRefusedByName(t *testing.T) {
 		{"a MAC of eight bytes", func(l *ledgers) { l.Branches[0].MAC = "02:00:00:00:00:01:00:00" }, v1alpha1.ErrMalformed, "mac"},
 		{"an address of the other family", func(l *ledgers) { l.Branches[0].IPv4 = "2600:1f14::9" }, v1alpha1.ErrMalformed, "ipv4"},
 		{"an IPv4 address written as IPv6", func(l *ledgers) { l.Branches[0].IPv6, l.Branches[0].SubnetV6CIDR = "::ffff:10.0.1.9", "" }, v1alpha1.ErrMalformed, "ipv6"},
+		{"addresses of a branch that is deleted, given to another", func(l *ledgers) {
+			b := &l.Branches[2]
+			b.Phase, b.Call, b.IPv4, b.IPv6 = v1alpha1.BranchDeleting, &v1alpha1.CallRecord{ID: "d3", Kind: "DeleteBranch", Tries: 2, At: b.Since}, l.Branches[0].IPv4, l.Branches[0].IPv6
+			l.Branches[0], l.Branches[2] = l.Branches[2], l.Branches[0]
+		}, nil, ""},
 		{"an address outside its subnet", func(l *ledgers) { l.Branches[0].IPv4 = "10.0.2.9" }, v1alpha1.ErrMalformed, "10.0.1.0/24"},
 		{"a subnet with host bits", func(l *ledgers) { l.Branches[0].SubnetCIDR = "10.0.1.9/24" }, v1alpha1.ErrMalformed, "10.0.1.9/24"},
 	} {

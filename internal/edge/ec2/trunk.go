@@ -52,7 +52,7 @@ func (t Trunks) Do(ctx context.Context, a trunk.Action, again bool) (trunk.Outco
 	case trunk.Disassociate:
 		return trunk.Outcome{}, s.disassociate(ctx, a)
 	case trunk.DeleteBranch, trunk.DeleteTrunk:
-		return trunk.Outcome{}, s.delete(ctx, a)
+		return trunk.Outcome{}, s.delete(ctx, a, again)
 	case trunk.Bind, trunk.Release, trunk.Adopt: // not carried out at EC2
 	}
 	return trunk.Outcome{}, fmt.Errorf("%s: it is no call to EC2: %w", a, cloud.ErrUnsupported)
@@ -254,11 +254,18 @@ func (s trunkSender) disassociate(ctx context.Context, a trunk.Action) error {
 	return err
 }
 
-func (s trunkSender) delete(ctx context.Context, a trunk.Action) error {
+// delete has EC2 deny a repetition if the first try has deleted the interface: the permission depends
+// on its tag. Source: github.com/aws/karpenter-provider-aws/issues/2100.
+func (s trunkSender) delete(ctx context.Context, a trunk.Action, again bool) error {
 	err := s.change(ctx, "DeleteNetworkInterface", string(a.ENI), func(ctx context.Context, api API) error {
 		_, err := api.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String(string(a.ENI))})
 		return err
 	})
+	if again && Code(err) == "UnauthorizedOperation" {
+		if found, unread := s.x.filtered(ctx, filter("network-interface-id", string(a.ENI))); unread == nil && len(found) == 0 {
+			return nil
+		}
+	}
 	if IsNotFound(err) {
 		return nil
 	}

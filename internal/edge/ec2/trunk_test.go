@@ -19,6 +19,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	simcloud "github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/faults"
 )
 
 // trunks is the controller's executor on the embedded EC2, of an account that may make the trunk
@@ -158,6 +159,26 @@ func TestATryWithoutAReplyIsNotASecondInterface(t *testing.T) {
 		try(w.action("del-1", trunk.Action{Kind: trunk.DeleteBranch, ENI: b.ENI}), "DeleteNetworkInterface")
 		if n := len(w.seen().Interfaces); n != 2 {
 			w.t.Errorf("%d interfaces, want the two trunks", n)
+		}
+	})
+}
+
+// A deletion that had its effect without a reply is repeated. EC2 may deny the repetition, because
+// the permission depends on a tag that the interface had.
+func TestADeniedDeletionOfAnInterfaceThatIsGoneIsDone(t *testing.T) {
+	onTrunks(t, func(w *trunks) {
+		gone, stays := w.act(w.create("b-1")).ENI, w.act(w.create("b-2")).ENI
+		w.act(w.action("del-1", trunk.Action{Kind: trunk.DeleteBranch, ENI: gone}))
+		w.set(faults.Plan{Calls: []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.Fail, Code: "UnauthorizedOperation", Status: 403, Count: -1}}})
+		for _, c := range []struct {
+			eni   vpc.ENIID
+			again bool
+			done  bool
+		}{{gone, true, true}, {gone, false, false}, {stays, true, false}} {
+			_, err := w.Trunks.Do(w.t.Context(), w.action("del", trunk.Action{Kind: trunk.DeleteBranch, ENI: c.eni}), c.again)
+			if (err == nil) != c.done || err != nil && ec2.Code(err) != "UnauthorizedOperation" {
+				w.t.Errorf("delete %s, again %v: %v, done %v is wanted", c.eni, c.again, err, c.done)
+			}
 		}
 	})
 }
