@@ -52,6 +52,7 @@ type path struct {
 	*run
 	nodes          [2]*enforce.Node
 	client, server *enforce.Pod
+	port           int // of the server; 0: pathPort
 	listener       int
 	flow           flow // for round trips
 }

@@ -1,5 +1,5 @@
 // Package bench measures Trunkline against the reference plugins in the same run, the calls
-// of EC2 that a node makes, and the lab with a hundred pods. Compare the ratios: both sides
+// of EC2 that a node makes, a pod on a branch, and the lab with a hundred pods. Compare the ratios: both sides
 // share the machine and its load.
 //
 // bench/cmd runs it and prints the results; `make bench` runs bench/cmd. It needs root and
@@ -46,6 +46,7 @@ func Beds() []Bed {
 		{"policy-changes", false, policyChanges},
 		{"policy-add", false, policyAdds},
 		{"policy-memory", true, policyMemory},
+		{"sgp-path", false, sgpPath},
 		{"ec2", true, ec2Calls},
 		{"lab", true, lab},
 	}

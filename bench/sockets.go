@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -62,12 +63,15 @@ func (e end) lock() (unlock func(), err error) {
 	}, nil
 }
 
+// at is the port of the server.
+func (p *path) at() int { return cmp.Or(p.port, pathPort) }
+
 // open listens in the server's pod, and opens the connection of round trips.
 func (p *path) open() {
 	p.listener = p.socket(p.server.NS)
 	err := unix.SetsockoptInt(p.listener, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	if err == nil {
-		err = unix.Bind(p.listener, &unix.SockaddrInet4{Port: pathPort})
+		err = unix.Bind(p.listener, &unix.SockaddrInet4{Port: p.at()})
 	}
 	if err == nil {
 		err = unix.Listen(p.listener, 128)
@@ -76,7 +80,7 @@ func (p *path) open() {
 		p.Fatalf("listen: %v", err)
 	}
 	p.flow.fd = p.socket(p.client.NS)
-	if err := connectTo(p.flow.fd, p.server.Address, pathPort); err != nil {
+	if err := connectTo(p.flow.fd, p.server.Address, p.at()); err != nil {
 		p.Fatalf("connect: %v", err)
 	}
 	peer, _, err := unix.Accept(p.listener)
@@ -220,7 +224,7 @@ func (p *path) request() usage {
 			return err
 		}
 		defer unix.Close(fd)
-		if err := connectTo(fd, p.server.Address, pathPort); err != nil {
+		if err := connectTo(fd, p.server.Address, p.at()); err != nil {
 			return fmt.Errorf("connect: %w", err)
 		}
 		if _, err := unix.Write(fd, b); err != nil {
