@@ -301,7 +301,9 @@ func (a *agent) assemble() (err error) {
 		return err
 	}
 	a.policies = newPolicies(a)
-	a.backend.groups = newGroups(a)
+	if a.backend.groups, err = newGroups(a); err != nil {
+		return err
+	}
 	a.cni = cni.New(cni.Config{
 		NodeName: a.cfg.NodeName, LinkPrefix: a.cfg.VethPrefix,
 		SpoolDirs: []string{filepath.Join(a.cfg.StateDir, "spool"), cnirpc.VolatileSpool(a.cfg.Socket)},

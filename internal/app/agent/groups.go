@@ -46,12 +46,13 @@ type groups struct {
 	node    CNINode      // nil: there is no cluster
 	check   branch.Check
 	request *branch.Request // nil: AWS's controller does not own branches
+	audit   *branch.Audit   // nil: there is no cluster
 }
 
 // newGroups makes the controller of pods on branches.
-func newGroups(a *agent) *groups {
+func newGroups(a *agent) (*groups, error) {
 	if !a.cfg.Branches() {
-		return nil
+		return nil, nil
 	}
 	g := &groups{}
 	deps := branch.Deps{
@@ -75,8 +76,14 @@ func newGroups(a *agent) *groups {
 	case a.deps.Groups != nil:
 		g.objects = a.deps.Groups(func() {})
 		g.check = branch.Check{Policies: g.objects, Events: a.events, Excluded: excluded}
+	default:
+		return g, nil
 	}
-	return g
+	var err error
+	g.audit, err = branch.NewAudit(branch.AuditDeps{
+		Log: a.log, State: a.state, Pods: a.cluster, Policies: g.check.Policies, Events: a.events, Record: deps.Record, Owned: deps.Owned, NodeEnforces: a.cfg.NodeGroups(), Excluded: excluded, Registry: a.deps.Registry,
+	})
+	return g, err
 }
 
 // components are those of each ADD.
@@ -99,10 +106,14 @@ func (g *groups) run(ctx context.Context, group *errgroup.Group) {
 
 // loops are those of the groups, by name.
 func (g *groups) loops() map[string]*loop.Loop {
-	if g == nil || g.request == nil {
-		return nil
+	all := map[string]*loop.Loop{}
+	if g != nil && g.request != nil {
+		all["trunk request"] = g.request.Loop
 	}
-	return map[string]*loop.Loop{"trunk request": g.request.Loop}
+	if g != nil && g.audit != nil {
+		all["audit of security groups"] = g.audit.Loop
+	}
+	return all
 }
 
 // devices makes the devices of branches.
