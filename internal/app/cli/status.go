@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -178,6 +179,7 @@ type clusterState struct {
 	pods       []corev1.Pod
 	networks   []trunkline.NodeNetwork
 	brakes     []trunkline.Brake
+	cniNodes   []vpcresources.CNINode
 	policies   []string
 	version    string
 }
@@ -208,6 +210,7 @@ func (r *clusterState) read(ctx context.Context, c *kube.Client) error {
 	if r.networks, r.brakes, err = kube.Reports(ctx, c); err != nil {
 		return err
 	}
+	r.cniNodes, _, _ = kube.CNINodes(ctx, c) // a user without the right on them sees the rest
 	r.policies = policies(ctx, c)
 	r.version, _ = kube.ServerVersion(ctx, c) // the status has no other use for it than to warn
 	return nil
@@ -228,6 +231,7 @@ func summarise(in clusterState, now time.Time) Status {
 		n := &in.nodes[i]
 		if selected := in.selects(n); selected || reports[n.Name] != nil || notLeft(n) {
 			s.node(n, reports[n.Name], selected, now)
+			s.podGroups(in, n.Name)
 		} else {
 			s.NotServed = append(s.NotServed, n.Name)
 		}
@@ -368,6 +372,22 @@ func (s *Status) node(of *corev1.Node, n *trunkline.NodeNetwork, selected bool, 
 		s.wrong(object, "%d calls of %s in a row failed: %s %s", e.Count, e.Action, e.Code, e.Message)
 	}
 	s.Nodes = append(s.Nodes, row)
+}
+
+// podGroups adds to the last row who makes the node's branches.
+func (s *Status) podGroups(in clusterState, node string) {
+	for i := range in.cniNodes {
+		if in.cniNodes[i].Name != node {
+			continue
+		}
+		note, refused := podGroups(&in.cniNodes[i])
+		if row := &s.Nodes[len(s.Nodes)-1]; note != "" {
+			row.Notes = append(row.Notes, note)
+		}
+		if refused != "" {
+			s.wrong("node "+node, "%s", refused)
+		}
+	}
 }
 
 // abandonedReport is the age from which a report without a Node is an error: the controller

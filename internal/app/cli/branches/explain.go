@@ -190,10 +190,23 @@ func withoutTrunk(n *v1alpha1.CNINode) string {
 		return "has no CNINode: its agent creates it if security groups for pods are on"
 	case n.Status.TrunkInterface != nil:
 		return ""
+	case n.Status.Trunkline != nil && TrunkRefusal(n.Status.Trunkline) != "":
+		return TrunkRefusal(n.Status.Trunkline)
 	case n.Status.Trunkline == nil || n.Status.Trunkline.Trunk == nil:
 		return "has no trunk: the controller creates it once a pod of the node requests a branch, if the instance type has branches and the account may create trunks"
 	case n.Status.Trunkline.Trunk.Phase != v1alpha1.TrunkReady:
 		return fmt.Sprintf("has a trunk that is not ready: %s", n.Status.Trunkline.Trunk.Phase)
+	}
+	return ""
+}
+
+// TrunkRefusal is why a node without a trunk gets none, by what EC2 answered the controller; empty if it
+// may get one.
+func TrunkRefusal(ledger *v1alpha1.BranchLedger) string {
+	for _, b := range ledger.Backoffs {
+		if ledger.Trunk == nil && b.Key == "trunk" {
+			return fmt.Sprintf("has no trunk, because EC2 refuses the controller of Trunkline (security-groups-for-pods: own): %s: where AWS's controller runs, use managed", b.Message)
+		}
 	}
 	return ""
 }

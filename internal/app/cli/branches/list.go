@@ -79,6 +79,9 @@ func (l *List) own(node string, ledger *v1alpha1.BranchLedger) {
 	if ledger == nil {
 		return
 	}
+	if ledger.Trunk == nil && len(ledger.Backoffs) > 0 {
+		l.Trunks = append(l.Trunks, Trunk{Node: node, State: "none", Manager: ManagerTrunkline, Delays: delays(ledger)})
+	}
 	if t := ledger.Trunk; t != nil {
 		l.Trunks = append(l.Trunks, Trunk{Node: node, ENI: t.ENIID, State: string(t.Phase), Device: t.DeviceIndex, Manager: ManagerTrunkline, Delays: delays(ledger)})
 	}

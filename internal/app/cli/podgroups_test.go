@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+)
+
+func TestTheStatusOfANodeSaysWhoMakesBranchesAndWhyNot(t *testing.T) {
+	asked := vpcresources.CNINodeSpec{Features: []vpcresources.Feature{{Name: vpcresources.SecurityGroupsForPods}}}
+	own := func(l vpcresources.BranchLedger) vpcresources.CNINode {
+		return vpcresources.CNINode{Spec: asked, Status: vpcresources.CNINodeStatus{Trunkline: &l}}
+	}
+	for name, tt := range map[string]struct {
+		node          vpcresources.CNINode
+		note, refused string
+	}{
+		"no branches wanted":  {vpcresources.CNINode{}, "", ""},
+		"the account may not": {own(vpcresources.BranchLedger{Backoffs: []vpcresources.BackoffRecord{{Key: "trunk", Message: "OperationNotPermitted"}}}), "", "OperationNotPermitted"},
+		"own, before a pod":   {own(vpcresources.BranchLedger{}), "own, because", ""},
+		"own":                 {own(vpcresources.BranchLedger{Trunk: &vpcresources.TrunkRecord{ENIID: "eni-1", Phase: vpcresources.TrunkReady}}), "trunk eni-1 is Ready", ""},
+		"managed":             {vpcresources.CNINode{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{awsFinalizer}}, Spec: asked}, "managed, because", ""},
+		"no record yet":       {vpcresources.CNINode{Spec: asked}, "no controller has recorded", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := healthy()
+			of := in.nodes[0].Name
+			tt.node.Name = of
+			in.cniNodes = []vpcresources.CNINode{tt.node}
+			s := summarise(in, now())
+			var notes []string
+			for _, n := range s.Nodes {
+				if n.Node == of {
+					notes = n.Notes
+				}
+			}
+			if got := strings.Join(notes, "; "); !strings.Contains(got, tt.note) {
+				t.Errorf("notes %q, want %q", got, tt.note)
+			}
+			if wrong := strings.Join(s.Wrong(), "; "); (tt.refused == "") != s.Ready() || !strings.Contains(wrong, tt.refused) {
+				t.Errorf("errors %q, want %q", wrong, tt.refused)
+			}
+		})
+	}
+}
