@@ -135,7 +135,7 @@ func Run(ctx context.Context, o Options) error {
 			work, stop := context.WithCancel(lease)
 			defer stop()
 			defer context.AfterFunc(ctx, stop)()
-			lead(work, o, c, events)
+			return lead(work, o, c, events)
 		}
 		return nil
 	})
@@ -155,7 +155,11 @@ func checkVersion(ctx context.Context, o Options) {
 }
 
 // lead does the leader's work until ctx ends.
-func lead(ctx context.Context, o Options, c *collector, events *kube.Events) {
+func lead(ctx context.Context, o Options, c *collector, events *kube.Events) error {
+	own, err := ownBranches(o, events)
+	if err != nil {
+		return err
+	}
 	o.Log.Info("leading", "identity", o.PodName, "dryRun", o.DryRun)
 	checkVersion(ctx, o)
 	var g errgroup.Group
@@ -188,15 +192,23 @@ func lead(ctx context.Context, o Options, c *collector, events *kube.Events) {
 		}, syncInterval)
 		return nil
 	})
-	if b := o.Branches; b != nil {
-		own := branches.New(branches.Options{
-			Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
-			Excluded: []string{metav1.NamespaceSystem, o.Namespace},
-		})
+	if own != nil {
 		g.Go(func() error { own.Run(ctx); return nil })
 	}
 	if o.Groups != nil {
 		g.Go(func() error { feedGroups(ctx, o); return nil })
 	}
-	_ = g.Wait() // all return nil
+	return g.Wait() // all return nil
+}
+
+// ownBranches is the controller of trunks and branches; nil where Trunkline does not own them.
+func ownBranches(o Options, events *kube.Events) (*branches.Controller, error) {
+	b := o.Branches
+	if b == nil {
+		return nil, nil
+	}
+	return branches.New(branches.Options{
+		Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
+		Excluded: []string{metav1.NamespaceSystem, o.Namespace}, Registry: o.Registry,
+	})
 }

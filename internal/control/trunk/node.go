@@ -31,8 +31,9 @@ type node struct {
 	flights sync.WaitGroup // calls
 
 	rec     record
-	written *vpcresources.CNINode // as it was read or written last; nil: not read yet
-	ended   map[core.PodUID]bool  // by a live GET
+	written *vpcresources.CNINode     // as it was read or written last; nil: not read yet
+	ended   map[core.PodUID]bool      // by a live GET
+	matched map[core.PodUID]time.Time // pods that wait for a branch, since when
 	seen    ec2.Host
 	times   times
 	gone    bool // the instance is terminated and its Node does not exist
@@ -57,7 +58,7 @@ type result struct {
 const finalizer = "trunkline.dev/branches"
 
 func newNode(c *Controller, name string) *node {
-	n := &node{c: c, name: name, ended: map[core.PodUID]bool{}}
+	n := &node{c: c, name: name, ended: map[core.PodUID]bool{}, matched: map[core.PodUID]time.Time{}}
 	n.loop = loop.New(n.pass)
 	n.loop.MinInterval, n.loop.MaxBackoff, n.loop.Report = passEvery, 30*time.Second, c.report("node "+name)
 	return n
@@ -76,6 +77,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	}
 	now := clock()
 	n.settle(now)
+	n.rec.state = n.c.probed(n.rec.state)
 	if err := n.checkGone(ctx, object, on, now); err != nil {
 		return time.Time{}, err
 	}
@@ -287,7 +289,7 @@ func (c *Controller) config(asks bool) core.Config {
 
 // snapshot is the input of a plan. warm: branches are kept for pods to come.
 func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapshot {
-	s := core.Snapshot{State: n.rec.state, Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.Devices}
+	s := core.Snapshot{State: n.c.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.Devices}
 	free, total := n.c.subnets.of(n.rec.host.vpc, n.rec.host.subnet, warm)
 	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
 	if on != nil {
@@ -302,7 +304,11 @@ func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapsho
 			n.rec.names[p.UID] = types.NamespacedName{Namespace: d.pod.Namespace, Name: d.pod.Name}
 			s.Pods = append(s.Pods, p)
 		}
+		if len(p.Groups) > 0 && !p.Ended {
+			n.waits(p.UID, clock())
+		}
 	}
+	maps.DeleteFunc(n.matched, func(uid core.PodUID, _ time.Time) bool { return !shown[uid] })
 	for uid := range n.ended {
 		if _, has := n.rec.state.Of(uid); !shown[uid] && has {
 			s.Pods = append(s.Pods, core.Pod{UID: uid, Name: n.rec.names[uid].String(), Ended: true})
@@ -399,7 +405,7 @@ func (n *node) write(ctx context.Context, object *vpcresources.CNINode, s core.S
 	rec.state = s
 	rec.trim()
 	l := rec.ledger()
-	if n.written.Status.Trunkline == nil && s.Trunk.Stage == core.Absent && len(s.Branches) == 0 && len(s.Unowned) == 0 && s.Observed.IsZero() {
+	if n.written.Status.Trunkline == nil && s.Trunk.Stage == core.Absent && len(s.Branches) == 0 && len(s.Unowned) == 0 && len(s.Backoffs) == 0 && s.Observed.IsZero() {
 		n.rec = rec
 		return nil // there is nothing to record yet
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
@@ -36,6 +37,8 @@ type Options struct {
 	// Excluded are the namespaces in which admission adds no request to pods, and no node refuses pods
 	// without one. It is said in the status of their policies.
 	Excluded []string
+	// Registry receives the metrics; nil: none are kept.
+	Registry prometheus.Registerer
 	Log      *slog.Logger
 }
 
@@ -66,6 +69,9 @@ type Controller struct {
 	subnets *subnets
 	compile compiler
 	fleet   *loop.Loop
+	probes  *loop.Loop
+	probe   probe
+	metrics metrics
 	status  *loop.Loop
 	started time.Time
 
@@ -75,8 +81,11 @@ type Controller struct {
 }
 
 // New returns a controller. Run starts it.
-func New(o Options) *Controller {
+func New(o Options) (*Controller, error) {
 	c := &Controller{o: o, nodes: map[string]*node{}}
+	if err := c.metrics.register(o.Registry); err != nil {
+		return nil, err
+	}
 	c.objects = kube.NewBranchObjects(o.Client, c.changed, o.Log)
 	c.groups = newGroups(o.EC2.Groups, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
 	c.subnets = newSubnets(o.EC2.SubnetsOf, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
@@ -84,7 +93,9 @@ func New(o Options) *Controller {
 	c.fleet.MinInterval, c.fleet.Report = fleetEvery, c.report("nodes")
 	c.status = loop.New(c.writeStatus)
 	c.status.MinInterval, c.status.Report = statusEvery, c.report("status of SecurityGroupPolicies")
-	return c
+	c.probes = loop.New(c.runProbe)
+	c.probes.Every, c.probes.MaxBackoff, c.probes.Report = probeEvery, time.Minute, c.report("dry run of trunk calls")
+	return c, nil
 }
 
 func (c *Controller) report(what string) func(error, time.Duration) {
@@ -101,6 +112,7 @@ func (c *Controller) Run(ctx context.Context) {
 	if c.objects.Wait(ctx) {
 		wg.Go(func() { c.groups.run(ctx) })
 		wg.Go(func() { c.subnets.run(ctx) })
+		wg.Go(func() { _ = c.probes.Run(ctx) }) // returns nil
 		wg.Go(func() { _ = c.fleet.Run(ctx) })  // returns nil
 		wg.Go(func() { _ = c.status.Run(ctx) }) // returns nil
 	}
@@ -124,6 +136,15 @@ func (c *Controller) changed(what kube.BranchChange) {
 	}
 	c.fleet.Mark()
 	c.status.Mark()
+}
+
+// markNodes has all nodes planned again.
+func (c *Controller) markNodes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.nodes {
+		n.loop.Mark()
+	}
 }
 
 // startNodes starts the reconcile of each node that has branches or may have.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,6 +76,9 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	action := form.Get("Action")
+	if form.Get("DryRun") == "true" {
+		action += " (dry run)"
+	}
 	w.mu.Lock()
 	w.calls[action]++
 	fault := ""
@@ -102,7 +106,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.handler.ServeHTTP(rec, in)
 	if strings.Contains(rec.Body.String(), "UnauthorizedOperation") {
 		w.mu.Lock()
-		w.denied[action] = true
+		w.denied[form.Get("Action")] = true
 		w.mu.Unlock()
 	}
 	if fault == "reply lost" {
@@ -191,6 +195,7 @@ type world struct {
 	log    *slog.Logger
 	// excluded are the namespaces in which no pod is required to have a branch.
 	excluded []string
+	registry prometheus.Registerer
 	// policies are the controller's at IAM: those of deploy/iam.
 	policies map[string][]byte
 }
@@ -311,9 +316,12 @@ func (w *world) boot() {
 		w.t.Fatal(err)
 	}
 	events := kube.NewEvents(client.Core, "")
-	c := control.New(control.Options{
-		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log, Excluded: w.excluded,
+	c, err := control.New(control.Options{
+		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log, Excluded: w.excluded, Registry: w.registry,
 	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { c.Run(ctx) })

@@ -123,6 +123,7 @@ const (
 	FailDevice    Reason = "device in use"  // by another interface
 	FailNotFound  Reason = "not found"      // the interface or the trunk is gone, or not shown yet
 	FailThrottled Reason = "throttled"
+	FailRefused   Reason = "refused" // by a dry run: the account or the role may not make the calls
 	FailOther     Reason = "failed"
 )
 

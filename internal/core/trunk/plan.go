@@ -351,7 +351,7 @@ func (s Snapshot) observation() (why string) {
 			if s.Observed.Before(b.Since) {
 				why = fmt.Sprintf("%s: EC2 and the state differ: %s", key, b.Reason)
 			}
-		case FailSubnet, FailGroups, FailDevice, FailThrottled, FailOther:
+		case FailSubnet, FailGroups, FailDevice, FailThrottled, FailRefused, FailOther:
 		}
 	}
 	for _, vlan := range slices.Sorted(maps.Keys(s.VLANs)) {
