@@ -88,11 +88,7 @@ func (c *Controller) groupsOf(ctx context.Context, pod object) (groups []string,
 		}
 	}
 	for _, p := range policies.Items {
-		byPod, byAccount := p.Spec.PodSelector, p.Spec.ServiceAccountSelector
-		if p.Metadata.Namespace != pod.Metadata.Namespace || byPod == nil && byAccount == nil {
-			continue
-		}
-		if byPod != nil && !matches(byPod, pod.Metadata.Labels) || byAccount != nil && !matches(byAccount, account) {
+		if p.Metadata.Namespace != pod.Metadata.Namespace || !p.selects(pod, account) {
 			continue
 		}
 		for _, g := range p.Spec.SecurityGroups.Groups {
@@ -102,6 +98,15 @@ func (c *Controller) groupsOf(ctx context.Context, pod object) (groups []string,
 		}
 	}
 	return groups, nil
+}
+
+// selects reports whether a policy selects a pod, by the labels of its account too.
+func (o object) selects(pod object, account map[string]string) bool {
+	byPod, byAccount := o.Spec.PodSelector, o.Spec.ServiceAccountSelector
+	if byPod == nil && byAccount == nil {
+		return false
+	}
+	return (byPod == nil || matches(byPod, pod.Metadata.Labels)) && (byAccount == nil || matches(byAccount, account))
 }
 
 func matches(s *metav1.LabelSelector, set map[string]string) bool {

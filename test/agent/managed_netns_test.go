@@ -46,7 +46,8 @@ func newManaged(t *testing.T) *branched {
 	n := node.New(t, node.Config{
 		Type: "m5.large", TrunkCalls: true, Init: []string{"security-groups-for-pods=managed"},
 		Groups: []cloud.GroupSpec{
-			{Name: "web", Ingress: []cloud.RuleSpec{{Protocol: "-1", Groups: []string{"node"}}}}, {Name: "shut"},
+			{Name: "web", Ingress: []cloud.RuleSpec{{Protocol: "-1", Groups: []string{"node"}}}},
+			{Name: "shut"},
 			{Name: "db", Ingress: []cloud.RuleSpec{{Protocol: "tcp", From: 80, To: 80, Groups: []string{"web"}}}},
 		},
 		Instances: []cloud.InstanceSpec{{Name: "db", Type: "m5.large", Subnet: "a", Groups: []string{"db"}, Metadata: cloud.DefaultMetadata(), Namespace: peer.Name}},

@@ -121,17 +121,24 @@ func (a *Audit) pass(context.Context, bool) (time.Time, error) {
 	return next, nil
 }
 
-// wired are the pods that run on the node's network and are to be compared.
-func (a *Audit) wired() (list []securitygroup.Wired) {
+// running are the pods to compare, by each uid that the runtime may have for them.
+func (a *Audit) running() map[string]kube.Pod {
 	byUID := map[string]kube.Pod{}
 	for _, p := range a.Pods.Pods() {
-		if !p.Done && !p.Deleting && !p.HostNetwork && !slices.Contains(a.Excluded, p.Namespace) {
-			byUID[p.UID] = p
-			if p.Static != "" {
-				byUID[p.Static] = p
-			}
+		if p.Done || p.Deleting || p.HostNetwork || slices.Contains(a.Excluded, p.Namespace) {
+			continue
+		}
+		byUID[p.UID] = p
+		if p.Static != "" {
+			byUID[p.Static] = p
 		}
 	}
+	return byUID
+}
+
+// wired are the pods that run on the node's network and are to be compared.
+func (a *Audit) wired() (list []securitygroup.Wired) {
+	byUID := a.running()
 	var object *vpcresources.CNINode
 	known := false
 	if a.Record != nil {
