@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -168,7 +169,7 @@ func (a apiServer) do(ctx context.Context, method, at string, body []byte) ([]by
 	if method == http.MethodPatch {
 		r.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	reply, err := http.DefaultClient.Do(r)
+	reply, err := (&http.Client{Timeout: 10 * time.Second}).Do(r)
 	if err != nil {
 		return nil, err
 	}
