@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// metrics reads the agent's metrics.
-func (b *branched) metrics() (string, error) {
+// metricsOf reads the metrics of the agent.
+func metricsOf(b *branched) (string, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -38,7 +38,7 @@ func (b *branched) metrics() (string, error) {
 func (b *branched) violations(n int) {
 	b.t.Helper()
 	b.Until(fmt.Sprintf("%d unprotected pods are counted", n), func() error {
-		text, err := b.metrics()
+		text, err := metricsOf(b)
 		if err == nil && (!strings.Contains(text, fmt.Sprintf("trunkline_branch_audit_violations{kind=\"unprotected\"} %d\n", n)) || strings.Contains(text, "trunkline_branch_audited_pods 0\n")) {
 			err = errors.New("not yet")
 		}

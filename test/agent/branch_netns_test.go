@@ -408,7 +408,7 @@ func TestAnADDWaitsForTheAnnotationAndRefusesWhatIsNotThePods(t *testing.T) {
 		t.Fatalf("%v: %v", pod.Addr, err)
 	}
 	b.settled()
-	b.listsAsAWS(web)
+	listsAsAWS(b, web)
 	for name, change := range map[string]func(*podeni.Entry){
 		"the branch of another pod": func(*podeni.Entry) {},
 		"a VLAN of another pod": func(e *podeni.Entry) {
@@ -449,7 +449,7 @@ func TestAnADDWaitsForTheAnnotationAndRefusesWhatIsNotThePods(t *testing.T) {
 // listsAsAWS compares what ip(8) lists on a node with the strict pod default/web on the branch of VLAN
 // 1 with the listings of a node of Amazon EKS, but for the owner's number: `ip rule` and `ip route
 // show table 101`.
-func (b *branched) listsAsAWS(web podeni.Entry) {
+func listsAsAWS(b *branched, web podeni.Entry) {
 	b.t.Helper()
 	const link = "vlan68caf03a5f4"
 	gateway := vpc.Gateway(web.Subnet4).String()

@@ -26,20 +26,23 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	return nil
 }
 
-// waits records that a pod needs a branch, since when.
-func (n *node) waits(uid core.PodUID, now time.Time) {
-	if b, has := n.rec.state.Of(uid); has && b.Stage == core.Bound {
+// waiting are pods that need a branch, since when.
+type waiting map[core.PodUID]time.Time
+
+// add records a pod that has no branch in s.
+func (w waiting) add(uid core.PodUID, s core.State, now time.Time) {
+	if b, has := s.Of(uid); has && b.Stage == core.Bound {
 		return
 	}
-	if _, known := n.matched[uid]; !known {
-		n.matched[uid] = now
+	if _, known := w[uid]; !known {
+		w[uid] = now
 	}
 }
 
-// boundNow counts how long a pod has waited for its branch.
-func (n *node) boundNow(uid core.PodUID, now time.Time) {
-	if since, known := n.matched[uid]; known {
-		n.c.metrics.bound.Observe(now.Sub(since).Seconds())
-		delete(n.matched, uid)
+// end counts how long a pod has waited for its branch.
+func (w waiting) end(uid core.PodUID, m metrics, now time.Time) {
+	if since, known := w[uid]; known {
+		m.bound.Observe(now.Sub(since).Seconds())
+		delete(w, uid)
 	}
 }

@@ -31,9 +31,9 @@ type node struct {
 	flights sync.WaitGroup // calls
 
 	rec     record
-	written *vpcresources.CNINode     // as it was read or written last; nil: not read yet
-	ended   map[core.PodUID]bool      // by a live GET
-	matched map[core.PodUID]time.Time // pods that wait for a branch, since when
+	written *vpcresources.CNINode // as it was read or written last; nil: not read yet
+	ended   map[core.PodUID]bool  // by a live GET
+	waiting waiting
 	seen    ec2.Host
 	times   times
 	gone    bool // the instance is terminated and its Node does not exist
@@ -58,7 +58,7 @@ type result struct {
 const finalizer = "trunkline.dev/branches"
 
 func newNode(c *Controller, name string) *node {
-	n := &node{c: c, name: name, ended: map[core.PodUID]bool{}, matched: map[core.PodUID]time.Time{}}
+	n := &node{c: c, name: name, ended: map[core.PodUID]bool{}, waiting: waiting{}}
 	n.loop = loop.New(n.pass)
 	n.loop.MinInterval, n.loop.MaxBackoff, n.loop.Report = passEvery, 30*time.Second, c.report("node "+name)
 	return n
@@ -81,7 +81,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if err := n.checkGone(ctx, object, on, now); err != nil {
 		return time.Time{}, err
 	}
-	if n.gone && n.empty() {
+	if n.gone && n.rec.empty() {
 		return time.Time{}, n.release(ctx, object, on)
 	}
 	if present {
@@ -194,13 +194,6 @@ func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *
 	return nil
 }
 
-// empty reports whether nothing of the record is left to delete. An attached trunk is deleted by
-// EC2, with its instance.
-func (n *node) empty() bool {
-	s := n.rec.state
-	return len(s.Branches) == 0 && len(s.Unowned) == 0 && !s.Observed.IsZero() && (s.Trunk.Stage == core.Absent || s.Trunk.Stage == core.Ready)
-}
-
 // release ends the record of a terminated instance.
 func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node) error {
 	if on == nil {
@@ -305,10 +298,10 @@ func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapsho
 			s.Pods = append(s.Pods, p)
 		}
 		if len(p.Groups) > 0 && !p.Ended {
-			n.waits(p.UID, clock())
+			n.waiting.add(p.UID, n.rec.state, clock())
 		}
 	}
-	maps.DeleteFunc(n.matched, func(uid core.PodUID, _ time.Time) bool { return !shown[uid] })
+	maps.DeleteFunc(n.waiting, func(uid core.PodUID, _ time.Time) bool { return !shown[uid] })
 	for uid := range n.ended {
 		if _, has := n.rec.state.Of(uid); !shown[uid] && has {
 			s.Pods = append(s.Pods, core.Pod{UID: uid, Name: n.rec.names[uid].String(), Ended: true})

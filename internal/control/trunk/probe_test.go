@@ -12,7 +12,7 @@ import (
 )
 
 // trunkBackoff is the back-off of the node's trunk; nil without one.
-func (w *world) trunkBackoff() *vpcresources.BackoffRecord {
+func trunkBackoff(w *world) *vpcresources.BackoffRecord {
 	w.t.Helper()
 	var n vpcresources.CNINode
 	if !w.Get(cniAt, "n1", &n) || n.Status.Trunkline == nil {
@@ -31,7 +31,7 @@ func (w *world) trunkBackoff() *vpcresources.BackoffRecord {
 func TestAnAccountThatMayNotUseTrunksIsFoundBeforeAPodWaits(t *testing.T) {
 	inWorld(t, nil, func(w *world) {
 		w.elapse(10 * time.Second)
-		b := w.trunkBackoff()
+		b := trunkBackoff(w)
 		if b == nil || b.Reason != "refused" || !strings.Contains(b.Message, "OperationNotPermitted") {
 			w.t.Fatalf("before any pod: %+v", b)
 		}
@@ -44,7 +44,7 @@ func TestAnAccountThatMayNotUseTrunksIsFoundBeforeAPodWaits(t *testing.T) {
 		if n := w.wire.count("AssociateTrunkInterface (dry run)"); n < 6 || n > 8 {
 			w.t.Errorf("%d dry runs in three hours", n)
 		}
-		if b := w.trunkBackoff(); b == nil || b.Tries < 6 {
+		if b := trunkBackoff(w); b == nil || b.Tries < 6 {
 			w.t.Errorf("after three hours: %+v", b)
 		}
 	}, func(s *cloud.Spec) { s.Quotas.TrunkCalls = false })
@@ -63,14 +63,14 @@ func TestBranchesAreMadeOnceTheRoleMayAssociateThem(t *testing.T) {
 		w.registry = registry
 		w.boot()
 		w.elapse(10 * time.Second)
-		if b := w.trunkBackoff(); b == nil || !strings.Contains(b.Message, "UnauthorizedOperation") {
+		if b := trunkBackoff(w); b == nil || !strings.Contains(b.Message, "UnauthorizedOperation") {
 			w.t.Fatalf("the role lacks the right: %+v", b)
 		}
 		w.policy("web", "web", "web")
 		w.start("one", "web")
 		w.wire.inject(nil)
 		w.elapse(31 * time.Minute)
-		if b := w.trunkBackoff(); b != nil || w.branch("one") == nil {
+		if b := trunkBackoff(w); b != nil || w.branch("one") == nil {
 			w.t.Errorf("the role has the right: %+v, branch %+v", b, w.branch("one"))
 		}
 		w.start("two", "web")

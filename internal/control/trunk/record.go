@@ -43,6 +43,13 @@ func newRecord(instance vpc.InstanceID) record {
 	return record{state: core.New(instance), names: map[core.PodUID]types.NamespacedName{}, ranges: map[vpc.SubnetID]ranges{}}
 }
 
+// empty reports whether nothing of the record is left to delete. An attached trunk is deleted by
+// EC2, with its instance.
+func (r record) empty() bool {
+	s := r.state
+	return len(s.Branches) == 0 && len(s.Unowned) == 0 && !s.Observed.IsZero() && (s.Trunk.Stage == core.Absent || s.Trunk.Stage == core.Ready)
+}
+
 // trunkPhases and branchPhases are the stages of core/trunk by their names on the wire.
 func trunkPhases() map[vpcresources.TrunkPhase]core.Stage {
 	return map[vpcresources.TrunkPhase]core.Stage{

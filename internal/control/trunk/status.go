@@ -124,7 +124,7 @@ func (n *node) notify(a core.Action, r result) {
 			n.podEvent(a.Pod, corev1.EventTypeWarning, eventNotAnnotated, r.failure.Message)
 			return
 		}
-		n.boundNow(a.Pod, clock())
+		n.waiting.end(a.Pod, n.c.metrics, clock())
 		n.podEvent(a.Pod, corev1.EventTypeNormal, eventAllocated, fmt.Sprintf("Allocated %s to the pod", n.said.allocated[a.Pod]))
 		delete(n.said.allocated, a.Pod)
 	case core.CreateBranch, core.TagBranch, core.Associate, core.SetGroups:

@@ -30,10 +30,10 @@ func groupCases() []Case {
 		groupCase("admitted/other-node", "a pod with the group of clients reaches a server of another node at the port that the server's group opens, and at no other", []Need{TwoNodes}, func(e *Env) []attempt {
 			return []attempt{e.http(e.Grouped.client[1], e.Grouped.server, true), e.tcp(e.Grouped.client[1], e.Grouped.server, false)}
 		}),
-		groupCase("denied/same-node", "a pod with the groups of its node does not reach a server of that node whose group admits others only", nil, func(e *Env) []attempt {
+		groupCase("denied/same-node", "a pod with the groups of its node does not reach a server of that node in a group that admits others only", nil, func(e *Env) []attempt {
 			return []attempt{e.http(e.Client[0], e.Grouped.server, false), e.http(e.Grouped.client[0], e.Grouped.server, true)}
 		}),
-		groupCase("denied/other-node", "a pod with the groups of its node does not reach a server of another node whose group admits others only", []Need{TwoNodes}, func(e *Env) []attempt {
+		groupCase("denied/other-node", "a pod with the groups of its node does not reach a server of another node in a group that admits others only", []Need{TwoNodes}, func(e *Env) []attempt {
 			return []attempt{e.http(e.Client[1], e.Grouped.server, false), e.http(e.Grouped.client[1], e.Grouped.server, true)}
 		}),
 		groupCase("dns", "a pod with a security group of its own resolves names", nil, func(e *Env) []attempt {

@@ -154,7 +154,7 @@ func perform(ctx context.Context, c Cluster, o Options, p Progress) (outcomes []
 	return append(outcomes, e.runAll(ctx, operations(started, drops), p)...), ctx.Err()
 }
 
-// stage is a part of the run whose pods exist only from then on.
+// stage is a part of the run. Its pods exist only from then on.
 type stage struct {
 	need    Need // of its cases; empty: of none of the other stages
 	step    string
