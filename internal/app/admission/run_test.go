@@ -265,6 +265,16 @@ func TestPoliciesThatCannotBeReadChangeNothing(t *testing.T) {
 	}
 }
 
+// The certificates are the webhook's only: a Secret that cannot be read keeps no policy from being compiled.
+func TestPoliciesAreCompiledWhileTheCertificatesCannotBeRead(t *testing.T) {
+	r := newRig(t)
+	r.run(t)
+	until(t, "it is ready", r.ready)
+	r.Refuse("/api/v1/namespaces/"+namespace+"/secrets/"+SecretName, http.StatusServiceUnavailable)
+	r.policy("db", map[string]string{"role": "db"}, nil)
+	until(t, "the policy is compiled", r.has(mutating, ofShop))
+}
+
 func TestTheDaemonUsesExactlyTheRightsItIsGranted(t *testing.T) {
 	r := newRig(t)
 	r.policy("db", map[string]string{"role": "db"}, nil)

@@ -15,6 +15,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -79,7 +80,9 @@ type Controller struct {
 	ends    time.Time          // of the certificate in use
 	written [sha256.Size]byte  // what was compiled at the last complete pass
 
-	probed, mutates bool // whether the API server mutates by itself; of the leader's loop
+	// Of the leader's loop: whether the API server mutates by itself, and the CA of the last renewal.
+	probed, mutates bool
+	bundle          []byte
 }
 
 // Intervals of the loops.
@@ -171,15 +174,24 @@ func (c *Controller) compiled() *securitygroup.Set {
 	return c.set
 }
 
-// pass is one of the leader's.
+// pass is one of the leader's. Certificates that cannot be renewed, or read again, keep no policy from
+// being compiled: the webhook alone needs them.
 func (c *Controller) pass(ctx context.Context, full bool) error {
 	bundle, err := c.renew(ctx)
-	if err != nil {
+	if err == nil {
+		c.bundle = bundle
+	}
+	if c.bundle == nil {
 		return err
 	}
 	if c.o.Inputs.Missing() != "" {
-		return nil // their arrival marks the loop
+		return err // their arrival marks the loop
 	}
+	return errors.Join(err, c.compile(ctx, full))
+}
+
+// compile writes what the policies compile to.
+func (c *Controller) compile(ctx context.Context, full bool) (err error) {
 	if full || !c.probed {
 		if c.mutates, err = c.o.Objects.Mutates(ctx); err != nil {
 			return err
@@ -187,7 +199,7 @@ func (c *Controller) pass(ctx context.Context, full bool) error {
 		c.probed = true
 	}
 	cfg := c.o.Config
-	cfg.Mutates, cfg.Webhook.CABundle = c.mutates, bundle
+	cfg.Mutates, cfg.Webhook.CABundle = c.mutates, c.bundle
 	objects := podadmission.Compile(c.input(), cfg)
 	text, err := json.Marshal(objects)
 	if err != nil {
