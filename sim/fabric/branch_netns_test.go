@@ -262,6 +262,30 @@ func TestBranchesFindTheirSubnetByNeighbourDiscovery(t *testing.T) {
 	}
 }
 
+// A trunk and its branch that know no address of the VPC but that of its router, as a node that
+// takes no router advertisements.
+//
+// Red: without vpcRouter6 among the local addresses of the plan no solicitation gets a reply.
+func TestTrunksAndBranchesFindTheVPCsRouterByNeighbourDiscovery(t *testing.T) {
+	w := newWorld(t)
+	n := w.trunk("eni-t", "10.0.0.10", "fd10::10")
+	w.plug("eni-p", "10.0.0.5", "fd10::5")
+	w.plug("eni-f", "10.0.16.12", "fd10:0:0:1::12")
+	one := n.branch("eni-1", 1, "10.0.0.21", "fd10::21")
+	const router = "fe80:ec2::1"
+	for _, g := range []*guest{n.guest, one} {
+		g.routeBy(router)
+		for _, to := range []string{"fd10::5", "fd10:0:0:1::12"} {
+			if err := g.ping("", to, replyTimeout); err != nil {
+				t.Errorf("%s to %s: %v", g.Name, to, err)
+			}
+		}
+		if g.neighbour(router)&(netlink.NUD_REACHABLE|netlink.NUD_DELAY|netlink.NUD_STALE|netlink.NUD_PROBE) == 0 {
+			t.Errorf("%s: neighbour state of the router: %#x", g.Name, g.neighbour(router))
+		}
+	}
+}
+
 // The connections of a branch end with it, and those of its neighbours stay.
 func TestADeletedBranchsConnectionsEnd(t *testing.T) {
 	for _, family := range []struct{ name, one, two string }{

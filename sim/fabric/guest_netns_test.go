@@ -116,6 +116,14 @@ func (g *guest) onLink(subnet string) {
 	})
 }
 
+// routeBy makes an IPv6 router the default gateway.
+func (g *guest) routeBy(router string) {
+	g.t.Helper()
+	g.onDevice(func(l netlink.Link) {
+		g.must(netlink.RouteReplace(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: netip.MustParseAddr(router).AsSlice(), Dst: ipNet(prefixes("::/0")[0])}))
+	})
+}
+
 // forward turns forwarding on or off.
 func (g *guest) forward(on string) {
 	g.t.Helper()

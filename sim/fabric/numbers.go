@@ -62,6 +62,10 @@ func linkLocal(n byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: n})
 }
 
+// vpcRouter6 is the router of every IPv6 subnet of a VPC: guests that take no router advertisements
+// have it as their default gateway, and find its hardware address by neighbour discovery.
+func vpcRouter6() netip.Addr { return netip.MustParseAddr("fe80:ec2::1") }
+
 func families() [2]vpc.Family { return [2]vpc.Family{vpc.IPv4, vpc.IPv6} }
 
 // routerMAC is the hardware address of the fabric on every link, so that guests need no

@@ -22,7 +22,7 @@ type plan struct {
 	owner  map[netip.Prefix]vpc.ENIID
 	branch map[PortKey]vpc.ENIID
 	public []Public // of all ports
-	// local are the addresses the fabric answers for.
+	// local are the addresses the fabric answers for: to solicitations of the VPC's router too.
 	local map[netip.Addr]bool
 	// gateways are the local addresses that only reply to pings.
 	gateways []netip.Addr
@@ -60,7 +60,7 @@ func deviceName(id vpc.ENIID) string {
 func newPlan(s State) (*plan, []*PortError, error) {
 	p := &plan{
 		state: s, links: map[string]linkPlan{}, device: map[vpc.ENIID]string{},
-		subnet: map[vpc.SubnetID]int{}, number: map[vpc.SubnetID]int{}, owner: map[netip.Prefix]vpc.ENIID{}, local: map[netip.Addr]bool{},
+		subnet: map[vpc.SubnetID]int{}, number: map[vpc.SubnetID]int{}, owner: map[netip.Prefix]vpc.ENIID{}, local: map[netip.Addr]bool{vpcRouter6(): true},
 		branch: map[PortKey]vpc.ENIID{},
 	}
 	for n, subnet := range s.Subnets {
