@@ -63,6 +63,9 @@ func Init(ctx context.Context, cfg config.Config, d InitDeps) error {
 		return err
 	}
 	settings := hostnet.Sysctls(primary, network.Families())
+	if cfg.Branches() {
+		settings = append(settings, hostnet.BranchSysctls(primary)...)
+	}
 	if cfg.Branches() && cfg.EnforcingMode == endpoint.Strict {
 		settings = append(settings, hostnet.StrictSysctls()...)
 	}

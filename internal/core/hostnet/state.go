@@ -235,7 +235,8 @@ type Sysctl struct {
 	// AtLeast takes Value as the minimum, so that a value that the operator raised
 	// is kept.
 	AtLeast bool
-	// Optional settings may be unwritable: only the initial namespace has them.
+	// Optional settings may be missing or unwritable: only the initial namespace has them, or only
+	// a kernel with IPv6.
 	Optional bool
 	Why      string
 }

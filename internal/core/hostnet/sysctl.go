@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -32,18 +33,32 @@ func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 			Why: "hard limit: above it, packets to new neighbours fail on the whole machine",
 		},
 	}
-	for _, f := range families {
-		if f != vpc.IPv6 {
-			continue
-		}
-		list = append(list,
-			Sysctl{Name: "net/ipv6/conf/all/disable_ipv6", Value: "0", Why: "pods have IPv6 addresses"},
-			Sysctl{Name: "net/ipv6/conf/all/forwarding", Value: "1", Why: "the node routes between its pods and its ENIs"},
-			Sysctl{
-				Name: "net/ipv6/conf/" + primaryLink + "/accept_ra", Value: "2",
-				Why: "without it a node that forwards ignores router advertisements and loses its default route",
-			},
-		)
+	if slices.Contains(families, vpc.IPv6) {
+		list = append(list, sysctls6(primaryLink)...)
+	}
+	return list
+}
+
+// sysctls6 are in the order of writing: when forwarding starts, the kernel deletes the default routes
+// of router advertisements, but for those of links with accept_ra=2 (rt6_purge_dflt_routers).
+func sysctls6(primaryLink string) []Sysctl {
+	return []Sysctl{
+		{Name: "net/ipv6/conf/all/disable_ipv6", Value: "0", Why: "pods have IPv6 addresses"},
+		{
+			Name: "net/ipv6/conf/" + primaryLink + "/accept_ra", Value: "2",
+			Why: "without it a node that forwards ignores router advertisements and loses its default route",
+		},
+		{Name: "net/ipv6/conf/all/forwarding", Value: "1", Why: "the node routes between its pods and its ENIs"},
+	}
+}
+
+// BranchSysctls returns the settings that a node with pods on branches needs, in addition: a branch
+// has an IPv6 address in a subnet that assigns one to each interface. A kernel without IPv6 has none
+// of the settings, and such pods have no IPv6 there.
+func BranchSysctls(primaryLink string) []Sysctl {
+	list := sysctls6(primaryLink)
+	for i := range list {
+		list[i].Optional = true
 	}
 	return list
 }

@@ -47,9 +47,9 @@ func TestTheAgentComparesTheSettingsWithoutWhichPacketsAreLost(t *testing.T) {
 }
 
 func TestTheSettingsOfANodeHaveValuesAndReasons(t *testing.T) {
-	list := func(families ...vpc.Family) string {
+	text := func(settings []Sysctl) string {
 		var b strings.Builder
-		for _, s := range Sysctls("ens5", families) {
+		for _, s := range settings {
 			if s.Why == "" {
 				t.Errorf("%s has no reason", s)
 			}
@@ -57,6 +57,7 @@ func TestTheSettingsOfANodeHaveValuesAndReasons(t *testing.T) {
 		}
 		return b.String()
 	}
+	list := func(families ...vpc.Family) string { return text(Sysctls("ens5", families)) }
 	const ipv4 = `sysctl net/ipv4/ip_forward=1 at least false, optional false
 sysctl net/ipv4/conf/ens5/rp_filter=2 at least false, optional false
 sysctl net/ipv4/neigh/default/gc_thresh1=1024 at least true, optional true
@@ -67,11 +68,14 @@ sysctl net/ipv4/neigh/default/gc_thresh3=16384 at least true, optional true
 		t.Errorf("IPv4 (-want +got):\n%s", diff)
 	}
 	const ipv6 = `sysctl net/ipv6/conf/all/disable_ipv6=0 at least false, optional false
-sysctl net/ipv6/conf/all/forwarding=1 at least false, optional false
 sysctl net/ipv6/conf/ens5/accept_ra=2 at least false, optional false
+sysctl net/ipv6/conf/all/forwarding=1 at least false, optional false
 `
 	if diff := cmp.Diff(ipv4+ipv6, list(vpc.IPv4, vpc.IPv6)); diff != "" {
 		t.Errorf("both families (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(strings.ReplaceAll(ipv6, "optional false", "optional true"), text(BranchSysctls("ens5"))); diff != "" {
+		t.Errorf("with branches (-want +got):\n%s", diff)
 	}
 }
 

@@ -5,6 +5,7 @@ package link
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -316,6 +317,65 @@ func TestInitHostWritesSettingsOnce(t *testing.T) {
 		if _, err := InitHost(missing); err == nil || !strings.Contains(err.Error(), "eth9") {
 			t.Errorf("a missing setting: %v", err)
 		}
+	})
+}
+
+// A node with the IPv6 default route of a router advertisement, as on an IPv4 cluster in a dual-stack
+// subnet. Red with accept_ra after forwarding in hostnet.Sysctls: the kernel deletes the route.
+func TestInitHostKeepsTheDefaultRouteOfARouterAdvertisement(t *testing.T) {
+	_, node := open(t)
+	router := testns.New(t, "router")
+	for _, ns := range []*testns.NS{node, router} { // a new namespace has the machine's own settings
+		ns.Do(t, func() {
+			for setting, value := range map[string]string{"all/disable_ipv6": "0", "default/disable_ipv6": "0", "default/accept_ra": "1", "all/forwarding": "0"} {
+				if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+setting, []byte(value), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+	ip(t, node, "link add eth0 type veth peer name lan netns "+router.Name)
+	ip(t, node, "link set eth0 up")
+	ip(t, router, "addr add fe80::99/64 dev lan nodad")
+	ip(t, router, "link set lan up")
+	const route = "default via fe80::99 dev eth0 proto ra"
+	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(ip(t, node, "-6 route show default"), route); {
+		sent := advertise(router, "lan", netip.MustParseAddr("fe80::99")) // unreachable until the link has a carrier
+		if time.Now().After(deadline) {
+			t.Fatalf("no route of the advertisement (%v)", sent)
+		}
+	}
+	node.Do(t, func() {
+		if _, err := InitHost(hostnet.Sysctls("eth0", []vpc.Family{vpc.IPv4, vpc.IPv6})); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := ip(t, node, "-6 route show default"); !strings.Contains(got, route) {
+		t.Errorf("default route %q, want %q", got, route)
+	}
+}
+
+// advertise sends a router advertisement (RFC 4861, section 4.2) to all nodes of a link. The kernel
+// computes the checksum.
+func advertise(ns *testns.NS, link string, from netip.Addr) error {
+	return ns.Run(func() error {
+		l, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+		if err != nil {
+			return err
+		}
+		const seconds = 1800 // the router's lifetime
+		message := []byte{134, 0, 0, 0, 64, 0, seconds >> 8, seconds & 0xff, 0, 0, 0, 0, 0, 0, 0, 0}
+		zone := uint32(l.Index)
+		return errors.Join(
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255),
+			unix.Bind(fd, &unix.SockaddrInet6{Addr: from.As16(), ZoneId: zone}),
+			unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: netip.IPv6LinkLocalAllNodes().As16(), ZoneId: zone}),
+			unix.Close(fd),
+		)
 	})
 }
 
