@@ -10,7 +10,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,7 +29,6 @@ import (
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/config"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/sim/cloud"
@@ -69,6 +67,8 @@ type Config struct {
 	Policy []byte
 	// DetachTime is how long EC2 takes to detach an interface; zero is as on AWS.
 	DetachTime time.Duration
+	// IPv6: the VPC has IPv6, and its subnet assigns an address to each interface.
+	IPv6 bool
 	// Instances are others of the VPC, and Groups more security groups. Each instance of them has
 	// a namespace, which Boot configures.
 	Instances []cloud.InstanceSpec
@@ -136,6 +136,10 @@ func New(t T, cfg Config) *Node {
 	seq := testns.New(t, "seq") // for a number unique on this machine
 	n.Internet = &testns.NS{Name: seq.Name + "-net", Path: netns.Path(seq.Name + "-net")}
 	built := spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium"), cmp.Or(cfg.Seed, 1))
+	if cfg.IPv6 {
+		built.VPC.CIDR6 = netip.MustParsePrefix("2600:1f14:abc:de00::/56")
+		built.Subnets[0].CIDR6, built.Subnets[0].AssignIPv6 = netip.MustParsePrefix("2600:1f14:abc:de01::/64"), true
+	}
 	built.Instances, built.Groups = append(built.Instances, cfg.Instances...), append(built.Groups, cfg.Groups...)
 	built.Quotas.TrunkCalls = cfg.TrunkCalls
 	n.World, err = world.Start(t.Context(), world.Config{
@@ -204,36 +208,6 @@ func (n *Node) Build(folder, pkg, out string) {
 	if output, err := build.CombinedOutput(); err != nil {
 		n.t.Fatalf("build %s: %v\n%s", pkg, err, output)
 	}
-}
-
-// bootNetwork configures the primary interface, as an operating system does by DHCP.
-func (n *Node) bootNetwork() { Boot(n, "node1", n.NS) }
-
-// Boot configures the primary interface of an instance in its namespace, and returns its address.
-func Boot(n *Node, name string, in *testns.NS) netip.Addr {
-	primary := n.State().Primary(n.State().InstanceNamed(name).ID)
-	subnet := n.State().Subnets[primary.Subnet]
-	in.Do(n.t, func() {
-		links, err := netlink.LinkList()
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		for _, l := range links {
-			if l.Attrs().Name == "lo" {
-				err = errors.Join(err, netlink.LinkSetUp(l))
-			}
-			if l.Attrs().HardwareAddr.String() == primary.MAC.String() {
-				address := &netlink.Addr{IPNet: &net.IPNet{IP: primary.IPv4.Addresses[0].AsSlice(), Mask: net.CIDRMask(subnet.CIDR.Bits(), 32)}}
-				err = errors.Join(err, netlink.AddrAdd(l, address), netlink.LinkSetUp(l), netlink.RouteAdd(&netlink.Route{
-					LinkIndex: l.Attrs().Index, Gw: net.IP(vpc.Gateway(subnet.CIDR).AsSlice()),
-				}))
-			}
-		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
-	})
-	return primary.IPv4.Addresses[0]
 }
 
 // Command is the agent as a process, with flags in addition to the test's own. It ends
