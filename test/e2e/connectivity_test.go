@@ -56,8 +56,17 @@ func readReport(t testing.TB, junit string, r result) (rep report) {
 	return rep
 }
 
+// connectivityPasses runs all cases, those with security groups of pods too.
 func connectivityPasses(t *testing.T, l lab) {
-	rep, r := product{l}.connectivity(t, "--client-group", groupClients, "--server-group", groupDatabase)
+	allPass(t, l, "--client-group", groupClients, "--server-group", groupDatabase)
+}
+
+// connectivityPassesWithoutGroups is the same in a lab without security groups of pods.
+func connectivityPassesWithoutGroups(t *testing.T, l lab) { allPass(t, l) }
+
+func allPass(t *testing.T, l lab, flags ...string) {
+	t.Helper()
+	rep, r := product{l}.connectivity(t, flags...)
 	t.Log(r.stdout)
 	passed, failed, skipped := rep.counts()
 	if r.err != nil || failed > 0 {
