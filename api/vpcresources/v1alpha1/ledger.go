@@ -19,6 +19,10 @@ type BranchLedger struct {
 	// Host is where interfaces of the node are created; absent before EC2 was read.
 	// +optional
 	Host *HostRecord `json:"host,omitempty"`
+	// CustomNetworking is where interfaces are created in the place of Host; absent on a node
+	// without custom networking.
+	// +optional
+	CustomNetworking *CustomNetworkingRecord `json:"customNetworking,omitempty"`
 	// Trunk of the instance; absent before its creation is planned.
 	// +optional
 	Trunk *TrunkRecord `json:"trunk,omitempty"`
@@ -83,6 +87,39 @@ type HostRecord struct {
 	// Interfaces is the number of device indexes of the default network card.
 	// +kubebuilder:validation:Minimum=1
 	Interfaces int32 `json:"interfaces"`
+}
+
+// CustomNetworkingRecord is what became of the ENIConfig of a node. With a refusal no interface is
+// created, and the subnet is the one that was used last.
+type CustomNetworkingRecord struct {
+	// ENIConfig is its name; empty if neither the Node nor the CNINode names one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ENIConfig string `json:"eniConfig,omitempty"`
+	// SubnetID of new interfaces, which EC2 has in the zone and the VPC of the node.
+	// +optional
+	// +kubebuilder:validation:MaxLength=24
+	// +kubebuilder:validation:Pattern=`^subnet-([0-9a-f]{8}|[0-9a-f]{17})$`
+	SubnetID string `json:"subnetID,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=18
+	SubnetCIDR string `json:"subnetCIDR,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=49
+	SubnetV6CIDR string `json:"subnetV6CIDR,omitempty"`
+	// SecurityGroups of a new trunk.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	SecurityGroups []string `json:"securityGroups,omitempty"`
+	// Reason is why no interface is created, in CamelCase; empty if interfaces are.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty"`
+	// Message says what is wrong and what to do.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // VLANRecord is a VLAN that is not free.

@@ -3,10 +3,10 @@
 // interface with exactly the groups of all policies that select it.
 //
 // There is one level-based reconcile for each node. A pass reads Nodes, CNINodes, Pods,
-// SecurityGroupPolicies, ServiceAccounts and Brakes from the cache of edge/kube. core/securitygroup
-// decides the groups of each pod, core/trunk the actions. They are written to the status of the
-// node's CNINode before any of them is carried out, so that a new process continues from there
-// without a describe. edge/ec2 carries them out, and their outcomes cause the next pass.
+// SecurityGroupPolicies, ServiceAccounts, ENIConfigs and Brakes from the cache of edge/kube.
+// core/securitygroup decides the groups of each pod, core/trunk the actions. They are written to the
+// status of the node's CNINode before any of them is carried out, so that a new process continues
+// from there without a describe. edge/ec2 carries them out, and their outcomes cause the next pass.
 //
 // It reads no table and writes no table: a node's record is its CNINode's status.trunkline, which
 // it alone writes, as it alone writes the annotation vpc.amazonaws.com/pod-eni, the capacity
@@ -15,6 +15,6 @@
 // runs it while it leads.
 //
 // Files: trunk.go has the loops, node.go and act.go the reconcile of a node, record.go the
-// conversion of its record, pods.go and groups.go the decisions on pods, subnets.go the free addresses of subnets, status.go what is
-// reported.
+// conversion of its record, pods.go and groups.go the decisions on pods, subnets.go the free addresses
+// of subnets, custom.go the ENIConfig of a node, status.go what is reported.
 package trunk

@@ -34,7 +34,7 @@ type node struct {
 	written *vpcresources.CNINode // as it was read or written last; nil: not read yet
 	ended   map[core.PodUID]bool  // by a live GET
 	waiting waiting
-	seen    ec2.Host
+	seen    seen
 	times   times
 	gone    bool // the instance is terminated and its Node does not exist
 	said    said
@@ -46,6 +46,12 @@ type node struct {
 
 // times of what is done at intervals.
 type times struct{ host, observe, gone time.Time }
+
+// seen is what this process has read beside the record.
+type seen struct {
+	host   ec2.Host
+	custom customNetworking
+}
 
 // result of a call.
 type result struct {
@@ -88,6 +94,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 		if err := n.readHost(ctx, on, now); err != nil {
 			return time.Time{}, err
 		}
+		placer{n}.read(ctx, object, on, now)
 	}
 	d, err := n.plan(ctx, object, on, now)
 	if err != nil {
@@ -107,7 +114,7 @@ func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.results, n.view = nil, view{}
-	n.rec, n.written, n.gone = record{}, nil, false
+	n.rec, n.written, n.gone, n.seen.custom = record{}, nil, false, customNetworking{}
 }
 
 // load reads the record, as a new process does, if that was not done yet or another object has
@@ -214,10 +221,10 @@ func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *co
 }
 
 // readHost reads the instance from EC2: once, and again while a device index for the trunk is
-// needed.
+// needed and the ENIConfig of the node allows one.
 func (n *node) readHost(ctx context.Context, on *corev1.Node, now time.Time) error {
 	t := n.rec.state.Trunk
-	if n.gone || n.rec.host.devices > 0 && (t.Stage == core.Ready || t.Intent != nil) || now.Before(n.times.host) {
+	if n.gone || n.rec.host.devices > 0 && (t.Stage == core.Ready || t.Intent != nil || n.rec.refusedCustom()) || now.Before(n.times.host) {
 		return nil
 	}
 	n.times.host = now.Add(hostEvery)
@@ -229,7 +236,7 @@ func (n *node) readHost(ctx context.Context, on *corev1.Node, now time.Time) err
 	if err != nil {
 		return err
 	}
-	n.seen = seen
+	n.seen.host = seen
 	n.c.subnets.note(now, seen.Subnet)
 	n.rec.host = host{vpc: seen.VPC, subnet: seen.Subnet.ID, groups: seen.Groups, devices: limits.ENIs}
 	n.rec.ranges[seen.Subnet.ID] = ranges{seen.Subnet.CIDR, seen.Subnet.IPv6}
@@ -249,8 +256,6 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 	for {
 		config := n.c.config(!n.gone && on != nil && asksForBranches(object, on))
 		s := n.snapshot(decided, on, config.Warm > 0 || len(config.Exact) > 0)
-		// ENIConfigs are not read: nothing is created in the subnet of the node instead.
-		s.CustomNetworking = hasFeature(object, vpcresources.CustomNetworking)
 		d := core.Plan(s, config, now)
 		confirmed, err := n.confirm(ctx, d.Confirm)
 		if err != nil {
@@ -282,9 +287,10 @@ func (c *Controller) config(asks bool) core.Config {
 
 // snapshot is the input of a plan. warm: branches are kept for pods to come.
 func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapshot {
-	s := core.Snapshot{State: n.c.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.Devices}
+	s := core.Snapshot{State: n.c.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.host.Devices}
 	free, total := n.c.subnets.of(n.rec.host.vpc, n.rec.host.subnet, warm)
 	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
+	placer{n}.place(&s, warm)
 	if on != nil {
 		s.Limits.ENIs = n.rec.host.devices
 		s.Limits.Branches, _ = core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
@@ -430,6 +436,9 @@ func (n *node) lost(err error) error {
 // trim drops the names of pods and the ranges of subnets that nothing in the state has.
 func (r *record) trim() {
 	pods, subnets := map[core.PodUID]bool{}, map[vpc.SubnetID]bool{r.host.subnet: true}
+	if r.custom != nil {
+		subnets[r.custom.subnet] = true
+	}
 	for _, b := range r.state.Branches {
 		pods[b.Pod], subnets[b.Subnet] = true, true
 	}
@@ -441,7 +450,7 @@ func (r *record) trim() {
 // next is when the next pass is due without an event.
 func (n *node) next(d core.Decision) time.Time {
 	out := n.times.observe
-	for _, t := range []time.Time{d.Next, n.due()} {
+	for _, t := range []time.Time{d.Next, n.due(), n.seen.custom.recheck} {
 		if !t.IsZero() && (out.IsZero() || t.Before(out)) {
 			out = t
 		}
@@ -453,7 +462,7 @@ func (n *node) next(d core.Decision) time.Time {
 func (n *node) due() time.Time {
 	switch {
 	case n.gone:
-	case n.rec.host.devices == 0 || n.rec.state.Trunk.Stage != core.Ready && n.rec.state.Trunk.Intent == nil:
+	case n.rec.host.devices == 0 || n.rec.state.Trunk.Stage != core.Ready && n.rec.state.Trunk.Intent == nil && !n.rec.refusedCustom():
 		return n.times.host
 	case n.times.gone.After(n.times.host):
 		return n.times.gone

@@ -256,25 +256,3 @@ func TestWithoutTheAPIServerNothingIsBegun(t *testing.T) {
 		}
 	})
 }
-
-// ENIConfigs are not served yet: a node with custom networking gets no interface in its own subnet.
-func TestCustomNetworkingCreatesNothingInTheSubnetOfTheNode(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
-		w.node("n2", "node2", vpcresources.Feature{Name: vpcresources.CustomNetworking, Value: "a"})
-		w.elapse(5 * time.Minute)
-		made := map[string]int{}
-		for _, i := range w.cloud.State().Interfaces {
-			if i.Description == vpc.DescriptionTrunk {
-				made[i.Tags[vpc.TagInstanceID]]++
-			}
-		}
-		one, two := w.cloud.State().InstanceNamed("node1").ID, w.cloud.State().InstanceNamed("node2").ID
-		if made[string(one)] != 1 || made[string(two)] != 0 {
-			w.t.Errorf("trunks %v, want one of %s only", made, one)
-		}
-	}, func(s *cloud.Spec) {
-		second := s.Instances[0]
-		second.Name = "node2"
-		s.Instances = append(s.Instances, second)
-	})
-}

@@ -20,8 +20,9 @@ import (
 
 // record is what is recorded of a node: the state of core/trunk, and what goes with it.
 type record struct {
-	state core.State
-	host  host
+	state  core.State
+	host   host
+	custom *custom // nil without custom networking
 	// names of the pods in the state, which a live GET needs.
 	names map[core.PodUID]types.NamespacedName
 	// ranges of the subnets in which branches are.
@@ -99,6 +100,7 @@ func (r record) ledger() *vpcresources.BranchLedger {
 			SecurityGroups: writeGroups(r.host.groups), Interfaces: int32(r.host.devices),
 		}
 	}
+	l.CustomNetworking = r.customRecord()
 	for _, n := range slices.Sorted(maps.Keys(s.VLANs)) {
 		l.VLANs = append(l.VLANs, vpcresources.VLANRecord{VLANID: int32(n), Owner: string(s.VLANs[n].Owner), Until: instant(s.VLANs[n].Until)})
 	}
@@ -220,6 +222,7 @@ func readLedger(l *vpcresources.BranchLedger, instance vpc.InstanceID) (record, 
 		p.r.host = host{vpc: vpc.ID(h.VPCID), subnet: vpc.SubnetID(h.SubnetID), groups: readGroups(h.SecurityGroups), devices: int(h.Interfaces)}
 		p.ranges(p.r.host.subnet, h.SubnetCIDR, h.SubnetV6CIDR)
 	}
+	p.r.custom = p.custom(l.CustomNetworking)
 	if t := l.Trunk; t != nil {
 		s.Trunk = core.Trunk{
 			Stage: trunkPhases()[t.Phase], ENI: vpc.ENIID(t.ENIID), MAC: p.mac(t.MAC), Device: int(t.DeviceIndex), Intent: p.call(t.Call, ""),

@@ -21,6 +21,8 @@ func (w *world) life() {
 	w.elapse(10 * time.Second)
 	w.policy("web", "web", "web", "db")
 	w.elapse(10 * time.Second)
+	customWorld{w}.eniConfig("a", "a")
+	customWorld{w}.customize("a")
 	w.start("two", "web")
 	lost := false
 	w.wire.inject(func(action string) string { // the VLAN is in use then, by a branch that the record does not know

@@ -101,15 +101,28 @@ func (n *node) announce(f flight) {
 func (n *node) announceRefused(pods []decided) {
 	now := map[types.UID]string{}
 	for _, p := range pods {
-		if p.Verdict != securitygroup.Refused || errors.Is(p.Refusal, securitygroup.ErrGroupNotRead) {
+		why := n.rec.refusal(p)
+		if why == "" {
 			continue
 		}
-		if now[p.pod.UID] = p.Why; n.said.refused[p.pod.UID] != p.Why {
+		if now[p.pod.UID] = why; n.said.refused[p.pod.UID] != why {
 			ref := kube.PodRef{Namespace: p.pod.Namespace, Name: p.pod.Name}
-			n.c.o.Events.PodWarning(ref, string(p.pod.UID), eventNotAllocated, textNotAllocated+cut(p.Why))
+			n.c.o.Events.PodWarning(ref, string(p.pod.UID), eventNotAllocated, textNotAllocated+cut(why))
 		}
 	}
 	n.said.refused = now
+}
+
+// refusal is why a pod gets no branch: by its groups, or by the ENIConfig of the node.
+func (r record) refusal(p decided) string {
+	_, has := r.state.Of(core.PodUID(p.pod.UID))
+	switch {
+	case p.Verdict == securitygroup.Refused && !errors.Is(p.Refusal, securitygroup.ErrGroupNotRead):
+		return p.Why
+	case p.Verdict == securitygroup.Selected && p.requests && !has && r.refusedCustom():
+		return r.custom.message
+	}
+	return ""
 }
 
 // notify reports the result of a call by an event.

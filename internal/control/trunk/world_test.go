@@ -50,6 +50,7 @@ const (
 	sgpsAt   = "/apis/vpcresources.k8s.aws/v1beta1/securitygrouppolicies"
 	cniAt    = "/apis/vpcresources.k8s.aws/v1alpha1/cninodes"
 	eventsAt = "/api/v1/events"
+	eniAt    = "/apis/crd.k8s.amazonaws.com/v1alpha1/eniconfigs"
 )
 
 // wire carries requests to the embedded EC2 within the process. fault says what becomes of a
@@ -60,6 +61,8 @@ type wire struct {
 	mu    sync.Mutex
 	fault func(action string) string
 	calls map[string]int
+	// edit changes replies of EC2; nil: none.
+	edit func(action, reply string) string
 	// denied are the actions that IAM refused.
 	denied map[string]bool
 }
@@ -85,6 +88,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if w.fault != nil {
 		fault = w.fault(action)
 	}
+	edit := w.edit
 	w.mu.Unlock()
 	switch fault {
 	case "lost":
@@ -111,6 +115,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if fault == "reply lost" {
 		return nil, errCut
+	}
+	if edit != nil {
+		text := edit(action, rec.Body.String())
+		rec.Body = bytes.NewBufferString(text)
+		rec.Header().Del("Content-Length")
 	}
 	return rec.Result(), nil
 }

@@ -187,8 +187,8 @@ func TestAPodThatTheWatchDoesNotShowKeepsItsBranchUntilItIsConfirmed(t *testing.
 func TestCustomNetworkingTakesSubnetAndGroupsOfTheENIConfig(t *testing.T) {
 	w := newWorld(t, warmConfig(2), 18, trunk.Subnet{ID: "subnet-a", Total: 90, Free: 90}, trunk.Subnet{ID: "subnet-b", Total: 90, Free: 90})
 	s := w.snapshot()
-	s.CustomNetworking = true
-	if d := trunk.Plan(s, w.c, w.now); len(d.Actions) > 0 || len(d.Problems) != 1 || !strings.Contains(d.Problems[0].Why, "ENIConfig") {
+	s.CustomNetworking, s.WithoutCustom = true, "ENIConfig a does not exist"
+	if d := trunk.Plan(s, w.c, w.now); len(d.Actions) > 0 || len(d.Problems) != 1 || !strings.Contains(d.Problems[0].Why, "ENIConfig a does not exist") {
 		t.Errorf("without the ENIConfig: %s", d)
 	}
 	w.custom = &trunk.Placement{Subnets: w.ec2.subnets[1:], Groups: trunk.NewGroups("sg-custom")}

@@ -53,10 +53,11 @@ type Snapshot struct {
 	Pods   []Pod
 	Limits Limits
 	// Node is the placement by the instance. With custom networking, Custom is in its place, and
-	// nothing is created while it is nil: the ENIConfig does not exist.
+	// nothing is created while it is nil; WithoutCustom says why.
 	Node             Placement
 	CustomNetworking bool
 	Custom           *Placement
+	WithoutCustom    string
 	Devices          []int // device indexes that interfaces other than the trunk have
 	Brake            cloud.Brake
 	// Terminated: EC2 shows the instance as terminated and a live GET did not find its node.
@@ -67,7 +68,7 @@ type Snapshot struct {
 func (s Snapshot) placement() (p Placement, problem string) {
 	switch {
 	case s.CustomNetworking && s.Custom == nil:
-		return p, "custom networking is on and the ENIConfig of the node does not exist: create it, or label the node with another one"
+		return p, "custom networking is on: " + s.WithoutCustom
 	case s.CustomNetworking:
 		p = *s.Custom
 	default:

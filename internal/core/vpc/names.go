@@ -50,7 +50,9 @@ const (
 	LabelENIConfig     = "k8s.amazonaws.com/eniConfig"
 	// LabelExternalENIConfig precedes LabelENIConfig.
 	LabelExternalENIConfig = "vpc.amazonaws.com/externalEniConfig"
-	AnnotationPodENI       = "vpc.amazonaws.com/pod-eni"
-	AnnotationPodIPs       = "vpc.amazonaws.com/pod-ips"
-	ResourcePodENI         = "vpc.amazonaws.com/pod-eni"
+	// LabelControllerENIConfig names the ENIConfig of trunks and branches.
+	LabelControllerENIConfig = "vpc.amazonaws.com/eniConfig"
+	AnnotationPodENI         = "vpc.amazonaws.com/pod-eni"
+	AnnotationPodIPs         = "vpc.amazonaws.com/pod-ips"
+	ResourcePodENI           = "vpc.amazonaws.com/pod-eni"
 )

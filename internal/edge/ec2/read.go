@@ -195,6 +195,15 @@ func (x *Executor) SubnetsOf(ctx context.Context, id vpc.ID) ([]Subnet, error) {
 	return x.subnets(ctx, filter("vpc-id", string(id)))
 }
 
+// SubnetsByID describes subnets. Those that do not exist are left out.
+func (x *Executor) SubnetsByID(ctx context.Context, ids ...vpc.SubnetID) ([]Subnet, error) {
+	var values []string // a filter: an unknown id in SubnetIds would be an error
+	for _, id := range ids {
+		values = append(values, string(id))
+	}
+	return x.subnets(ctx, filter("subnet-id", values...))
+}
+
 func (x *Executor) subnets(ctx context.Context, by ...types.Filter) ([]Subnet, error) {
 	return read(ctx, x, "DescribeSubnets", describe(by), func(ctx context.Context, api API) ([]Subnet, error) {
 		var out []Subnet

@@ -34,6 +34,7 @@ type BranchObjects struct {
 	policies cache.SharedIndexInformer
 	accounts cache.SharedIndexInformer
 	brakes   cache.SharedIndexInformer
+	custom   *eniConfigs
 }
 
 // BranchChange is what a change of the cache concerns.
@@ -58,6 +59,7 @@ func NewBranchObjects(c *Client, changed func(BranchChange), log *slog.Logger) *
 		brakes:   informer(c.Trunkline, trunkline.ResourceBrakes, &trunkline.Brake{}, fields.Everything(), nil),
 	}
 	mustNotRun(nil, b.pods.AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) { return []string{nodeOf(obj)}, nil }}))
+	b.custom = newENIConfigs(c.ENIConfigs, func() { changed(BranchChange{All: true}) }, log)
 	for _, inf := range b.informers() {
 		mustNotRun(nil, inf.SetWatchErrorHandlerWithContext(func(_ context.Context, r *cache.Reflector, err error) {
 			log.Warn("watch interrupted, retrying", "resource", r.TypeDescription(), "err", err)
@@ -163,10 +165,11 @@ func (b *BranchObjects) Run(ctx context.Context) {
 	for _, inf := range b.informers() {
 		wg.Go(func() { inf.RunWithContext(ctx) })
 	}
+	wg.Go(func() { b.custom.run(ctx) })
 	wg.Wait()
 }
 
-// Wait returns true once everything was read, and false if ctx ends before.
+// Wait returns true once everything but ENIConfigs was read, and false if ctx ends before.
 func (b *BranchObjects) Wait(ctx context.Context) bool {
 	var synced []cache.InformerSynced
 	for _, inf := range b.informers() {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	eniconfig "github.com/trunkline/trunkline/api/eniconfig/v1alpha1"
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
@@ -50,10 +51,11 @@ type Client struct {
 	// Metadata reads the metadata of objects without the rest of them.
 	Metadata metadata.Interface
 	// Trunkline is trunkline.dev/v1alpha1, VPC vpcresources.k8s.aws/v1alpha1, Policies
-	// vpcresources.k8s.aws/v1beta1.
-	Trunkline rest.Interface
-	VPC       rest.Interface
-	Policies  rest.Interface
+	// vpcresources.k8s.aws/v1beta1, ENIConfigs crd.k8s.amazonaws.com/v1alpha1.
+	Trunkline  rest.Interface
+	VPC        rest.Interface
+	Policies   rest.Interface
+	ENIConfigs rest.Interface
 	// Config is the configuration of the clients; exec needs it.
 	Config *rest.Config
 	// Namespace is the kubeconfig context's, "default" in a cluster.
@@ -164,7 +166,13 @@ func FromREST(cfg *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{Core: core, Metadata: meta, Trunkline: own, VPC: aws, Policies: policies, Config: cfg, Namespace: "default"}, nil
+	eniConfigs, err := groupClient(cfg, eniconfig.GroupVersion(), eniconfig.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		Core: core, Metadata: meta, Trunkline: own, VPC: aws, Policies: policies, ENIConfigs: eniConfigs, Config: cfg, Namespace: "default",
+	}, nil
 }
 
 // ForEvents returns a client with a rate of its own, DefaultRate: events do not delay other requests.

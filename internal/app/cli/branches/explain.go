@@ -152,7 +152,7 @@ func missing(o Objects, d securitygroup.Decision, e Explanation, entries []poden
 		add("the pod is on no node: a node needs a free %s, see `kubectl describe pod`", vpc.ResourcePodENI)
 		return list
 	}
-	if why := withoutTrunk(o.CNINode); why != "" {
+	if why := withoutTrunk(o.CNINode, len(e.Branches)); why != "" {
 		add("node %s %s", e.Node, why)
 		return list
 	}
@@ -183,13 +183,16 @@ func refusedBy(o Objects, d securitygroup.Decision) (list []string) {
 	return slices.Compact(list) // several policies may say the same
 }
 
-// withoutTrunk is why a node cannot have branches; empty if it can.
-func withoutTrunk(n *v1alpha1.CNINode) string {
+// withoutTrunk is why a node cannot have branches; empty if it can. A pod that has a branch keeps it
+// with an ENIConfig that is refused.
+func withoutTrunk(n *v1alpha1.CNINode, branches int) string {
 	switch {
 	case n == nil:
 		return "has no CNINode: its agent creates it if security groups for pods are on"
 	case n.Status.TrunkInterface != nil:
 		return ""
+	case n.Status.Trunkline != nil && branches == 0 && customRefusal(n.Status.Trunkline) != "":
+		return "gets no branch from the controller: " + customRefusal(n.Status.Trunkline)
 	case n.Status.Trunkline != nil && TrunkRefusal(n.Status.Trunkline) != "":
 		return TrunkRefusal(n.Status.Trunkline)
 	case n.Status.Trunkline == nil || n.Status.Trunkline.Trunk == nil:

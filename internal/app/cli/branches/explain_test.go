@@ -135,6 +135,18 @@ func TestWhatAPodLacksIsNamed(t *testing.T) {
 			func(o *Objects) { o.CNINode = nil },
 			[]string{"node node-a has no CNINode"},
 		},
+		"an ENIConfig that cannot be used": {
+			func(o *Objects) {
+				ledger(o).Branches = nil
+				ledger(o).CustomNetworking = &v1alpha1.CustomNetworkingRecord{ENIConfig: "a", Reason: "EniConfigNotFound", Message: "ENIConfig a does not exist: create it"}
+			},
+			[]string{"node node-a gets no branch from the controller: EniConfigNotFound: ENIConfig a does not exist"},
+		},
+		"an ENIConfig that cannot be used, on a pod with a branch": {
+			func(o *Objects) {
+				ledger(o).CustomNetworking = &v1alpha1.CustomNetworkingRecord{ENIConfig: "a", Reason: "EniConfigNotFound"}
+			}, nil,
+		},
 		"no trunk":    {func(o *Objects) { ledger(o).Trunk = nil }, []string{"node node-a has no trunk"}},
 		"trunk comes": {func(o *Objects) { ledger(o).Trunk.Phase = v1alpha1.TrunkAttaching }, []string{"node node-a has a trunk that is not ready: Attaching"}},
 		"no branch": {
@@ -244,6 +256,14 @@ func TestTheListHasTrunksAndBranchesOfTheSelectedNodes(t *testing.T) {
 	}
 	if _, err := all.Only([]string{"node-c"}); err == nil || err.Error() != "--node node-c: the API server has no CNINode of that name; it has node-b, node-a" {
 		t.Errorf("a node without a CNINode: %v", err)
+	}
+	out.Reset()
+	one.Status.Trunkline = &v1alpha1.BranchLedger{InstanceID: instance, CustomNetworking: &v1alpha1.CustomNetworkingRecord{
+		ENIConfig: "a", Reason: "EniConfigNotFound", Message: "ENIConfig a does not exist",
+	}}
+	WriteList(&out, Of([]v1alpha1.CNINode{*one}), noon)
+	if !strings.Contains(out.String(), "! node-a: no branch is created: EniConfigNotFound: ENIConfig a does not exist\n") {
+		t.Errorf("a refused ENIConfig: %s", out.String())
 	}
 	out.Reset()
 	WriteList(&out, Of(nil), noon)

@@ -36,6 +36,10 @@ type Trunk struct {
 	State   string `json:"state"` // a v1alpha1.TrunkPhase, or Attached by AWS's controller
 	Device  int32  `json:"device,omitempty"`
 	Manager string `json:"manager"` // Managers of a trunk
+	// ENIConfig names the subnet of new branches; empty without custom networking.
+	ENIConfig string `json:"eniConfig,omitempty"`
+	// Refusal is why no interface is created, by the ENIConfig.
+	Refusal string `json:"refusal,omitempty"`
 	// Delays are what EC2 refused, and until when it is not tried again.
 	Delays []string `json:"delays,omitempty"`
 }
@@ -79,15 +83,27 @@ func (l *List) own(node string, ledger *v1alpha1.BranchLedger) {
 	if ledger == nil {
 		return
 	}
-	if ledger.Trunk == nil && len(ledger.Backoffs) > 0 {
-		l.Trunks = append(l.Trunks, Trunk{Node: node, State: "none", Manager: ManagerTrunkline, Delays: delays(ledger)})
+	row := Trunk{Node: node, State: "none", Manager: ManagerTrunkline, Delays: delays(ledger), Refusal: customRefusal(ledger)}
+	if c := ledger.CustomNetworking; c != nil {
+		row.ENIConfig = c.ENIConfig
 	}
 	if t := ledger.Trunk; t != nil {
-		l.Trunks = append(l.Trunks, Trunk{Node: node, ENI: t.ENIID, State: string(t.Phase), Device: t.DeviceIndex, Manager: ManagerTrunkline, Delays: delays(ledger)})
+		row.ENI, row.State, row.Device = t.ENIID, string(t.Phase), t.DeviceIndex
+	}
+	if ledger.Trunk != nil || len(row.Delays) > 0 || row.Refusal != "" {
+		l.Trunks = append(l.Trunks, row)
 	}
 	for _, b := range ledger.Branches {
 		l.Branches = append(l.Branches, branchOf(node, b))
 	}
+}
+
+// customRefusal is why no interface of a node with custom networking is created; empty if they are.
+func customRefusal(ledger *v1alpha1.BranchLedger) string {
+	if c := ledger.CustomNetworking; c != nil && c.Reason != "" {
+		return c.Reason + ": " + c.Message
+	}
+	return ""
 }
 
 func delays(ledger *v1alpha1.BranchLedger) (list []string) {

@@ -23,6 +23,9 @@ func WriteList(w io.Writer, l List, now time.Time) {
 	}
 	render.Table(w, rows)
 	for _, t := range l.Trunks {
+		if t.Refusal != "" {
+			fmt.Fprintf(w, "! %s: no branch is created: %s\n", t.Node, t.Refusal)
+		}
 		for _, d := range t.Delays {
 			fmt.Fprintf(w, "! %s: %s\n", t.Node, d)
 		}

@@ -273,7 +273,7 @@ func kindOf(resource string) string {
 		"namespaces": "Namespace", "networkpolicies": "NetworkPolicy",
 		"nodenetworks": "NodeNetwork", "brakes": "Brake", "cninodes": "CNINode",
 		"serviceaccounts": "ServiceAccount", "securitygroups": "SecurityGroup", "securitygrouppolicies": "SecurityGroupPolicy",
-		"mutatingadmissionpolicies": "MutatingAdmissionPolicy",
+		"mutatingadmissionpolicies": "MutatingAdmissionPolicy", "eniconfigs": "ENIConfig",
 	}[resource[strings.LastIndex(resource, "/")+1:]]
 }
 
