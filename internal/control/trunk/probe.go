@@ -35,8 +35,8 @@ func (c *Controller) probed(s core.State) core.State {
 
 // unprobed is a state to plan with: no trunk is created before EC2 has answered a dry run.
 func (c *Controller) unprobed(s core.State, now time.Time) core.State {
-	if _, answered := c.probe.get(); answered {
-		return s
+	if last, answered := c.probe.get(); answered {
+		return core.Probed(s, last) // it may have been answered since the pass began
 	}
 	return core.Probed(s, core.Probe{Refusal: "EC2 has not answered a dry run of the calls yet", Since: now, Until: now.Add(time.Second)})
 }
