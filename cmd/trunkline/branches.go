@@ -14,7 +14,7 @@ func explainCommands() *cobra.Command {
 	return group("explain", "Explain why a pod has what it has.", leaf(&explainPodCmd{}, &cobra.Command{
 		Use:   "pod POD",
 		Short: "Which security groups a pod gets, by which policies, and what is missing until it has them.",
-		Long: "POD is NAME or NAMESPACE/NAME. It reads the API server only: the pod, its service account, the SecurityGroupPolicies of its namespace and the CNINode of its node. " +
+		Long: "POD is NAME or NAMESPACE/NAME. It reads the API server only: the pod, its service account, the SecurityGroupPolicies of its namespace, and the CNINode and the NodeNetwork of its node, and where the node enforces groups the SecurityGroups. " +
 			"Exits with status 0 also if something is missing.",
 		Example: lines("trunkline explain pod shop/web-7d4b9", "trunkline explain pod shop/web-7d4b9 -o json"),
 		Args:    atMost(1),

@@ -18,6 +18,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=`.status.addresses.total`
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.versions.agent`
 // +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.why`,priority=1
+// +kubebuilder:printcolumn:name="Pod Groups",type=string,JSONPath=`.status.podGroups.mode`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NodeNetwork struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -78,6 +79,10 @@ type NodeNetworkStatus struct {
 	// Brake is the brake in force on the node.
 	// +optional
 	Brake Freeze `json:"brake,omitempty"`
+	// PodGroups is how security groups of the node's pods are enforced; absent from agents that
+	// do not report it.
+	// +optional
+	PodGroups *PodGroups `json:"podGroups,omitempty"`
 	// Warnings are what the node does without, and what would help; they are no errors.
 	// +optional
 	// +listType=atomic
@@ -106,6 +111,38 @@ const (
 	ModePrefix      AddressMode = "prefix"
 	// ModePodCIDR: out of node.spec.podCIDR, without EC2.
 	ModePodCIDR AddressMode = "pod-cidr"
+)
+
+// PodGroups is what the agent's settings say about security groups of pods, and what the node
+// judges groups by.
+type PodGroups struct {
+	// Mode is the setting security-groups-for-pods.
+	Mode GroupMode `json:"mode"`
+	// NodeEnforces: the node enforces groups of pods without a branch: of all with ebpf, of those
+	// that were wired before a policy selected them with pod-security-group-late-match: enforce.
+	// +optional
+	NodeEnforces bool `json:"nodeEnforces,omitempty"`
+	// VPCID is the node's VPC; empty while EC2 has not shown it. Groups of others are refused.
+	// +optional
+	VPCID string `json:"vpcID,omitempty"`
+	// GroupLimit is how many groups a pod may have.
+	GroupLimit int32 `json:"groupLimit"`
+}
+
+// GroupMode is who enforces the security groups of a node's pods.
+// +kubebuilder:validation:Enum=off;managed;own;ebpf
+type GroupMode string
+
+// Group modes.
+const (
+	// GroupsOff: nothing does.
+	GroupsOff GroupMode = "off"
+	// GroupsManaged: the VPC, at branches that AWS's controller makes.
+	GroupsManaged GroupMode = "managed"
+	// GroupsOwn: the VPC, at branches that Trunkline's controller makes.
+	GroupsOwn GroupMode = "own"
+	// GroupsEBPF: the node.
+	GroupsEBPF GroupMode = "ebpf"
 )
 
 // AddressCounts counts pod addresses; primary addresses of ENIs are not among

@@ -75,7 +75,7 @@ func (k Known) refusal(groups []string) error {
 	}
 	bad := map[error][]string{}
 	for _, g := range groups {
-		err := k.problem(g)
+		err := k.Problem(g)
 		bad[err] = append(bad[err], strconv.Quote(g))
 	}
 	for _, err := range []error{ErrMalformedGroup, ErrUnknownGroup, ErrForeignGroup, ErrGroupNotRead} {
@@ -86,7 +86,8 @@ func (k Known) refusal(groups []string) error {
 	return nil
 }
 
-func (k Known) problem(group string) error {
+// Problem is why a group cannot be applied in the VPC; nil if it can.
+func (k Known) Problem(group string) error {
 	if !groupID.MatchString(group) {
 		return ErrMalformedGroup
 	}

@@ -20,6 +20,18 @@ func SecurityGroups(ctx context.Context, c *Client) ([]trunkline.SecurityGroup, 
 	return out.Items, nil
 }
 
+// ReadSecurityGroup reads a SecurityGroup; found is false if there is none.
+func ReadSecurityGroup(ctx context.Context, c *Client, name string) (g trunkline.SecurityGroup, found bool, err error) {
+	err = c.Trunkline.Get().Resource(trunkline.ResourceSecurityGroups).Name(name).Do(ctx).Into(&g)
+	if apierrors.IsNotFound(err) {
+		return g, false, nil
+	}
+	if err != nil {
+		return g, false, fmt.Errorf("read SecurityGroup %s: %w", name, err)
+	}
+	return g, true, nil
+}
+
 // PutSecurityGroup creates a SecurityGroup, or replaces one that was listed: another writer's change
 // since then is an error.
 func PutSecurityGroup(ctx context.Context, c *Client, g trunkline.SecurityGroup) error {

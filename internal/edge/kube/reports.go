@@ -28,6 +28,19 @@ func Reports(ctx context.Context, c *Client) ([]trunkline.NodeNetwork, []trunkli
 	return networks.Items, brakes.Items, nil
 }
 
+// Report reads the NodeNetwork of a node; nil if there is none.
+func Report(ctx context.Context, c *Client, node string) (*trunkline.NodeNetwork, error) {
+	var n trunkline.NodeNetwork
+	err := c.Trunkline.Get().Resource(trunkline.ResourceNodeNetworks).Name(node).Do(ctx).Into(&n)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read NodeNetwork %s: %w", node, err)
+	}
+	return &n, nil
+}
+
 // Nodes lists every Node.
 func Nodes(ctx context.Context, c *Client) ([]corev1.Node, error) {
 	nodes, err := c.Core.CoreV1().Nodes().List(ctx, metav1.ListOptions{})

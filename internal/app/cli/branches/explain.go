@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/control/trunk"
@@ -23,6 +24,10 @@ type Objects struct {
 	Account  *corev1.ServiceAccount        // of the pod; nil if there is none
 	Policies []v1beta1.SecurityGroupPolicy // of the pod's namespace
 	CNINode  *v1alpha1.CNINode             // of the pod's node; nil if there is none
+	// Networks is the report of the pod's node, if there is one; of all nodes while the pod has none.
+	Networks []trunkline.NodeNetwork
+	// Groups are the SecurityGroups of the pod's groups. They are read where its node enforces groups.
+	Groups []trunkline.SecurityGroup
 }
 
 // Policy is what one policy says about the pod.
@@ -42,6 +47,13 @@ type Explanation struct {
 	Verdict string   `json:"verdict"`
 	Why     string   `json:"why"`
 	Groups  []string `json:"groups,omitempty"`
+	// Mode is how the pod's node treats groups; empty if it is not known. EnforcedBy is who enforces
+	// those of the pod; empty if that is not known, or if no policy selects the pod.
+	Mode        trunkline.GroupMode `json:"mode,omitempty"`
+	EnforcedBy  Enforcer            `json:"enforcedBy,omitempty"`
+	EnforcedWhy string              `json:"enforcedWhy,omitempty"`
+	// NodeGroups are the groups as the node knows them, where it enforces them.
+	NodeGroups []Group `json:"nodeGroups,omitempty"`
 	// Policies of the namespace, by name.
 	Policies []Policy `json:"policies,omitempty"`
 	// Requests is how many branches the containers request.
@@ -73,6 +85,15 @@ func Explain(o Objects) Explanation {
 	var entries []podeni.Entry
 	entries, e.Annotation = annotation(p)
 	e.Branches = ofPod(o, entries)
+	if g := mode(o); g != nil {
+		e.Mode = g.Mode
+	}
+	if d.Verdict != securitygroup.NotSelected {
+		e.EnforcedBy, e.EnforcedWhy = enforcer(o, e)
+	}
+	if e.EnforcedBy == ByNode && e.Node != "" {
+		e.NodeGroups = nodeGroups(o, d.Groups)
+	}
 	e.Missing = missing(o, d, e, entries)
 	return e
 }
@@ -143,8 +164,12 @@ func missing(o Objects, d securitygroup.Decision, e Explanation, entries []poden
 	case d.Verdict == securitygroup.Refused:
 		add("the pod is refused: %s: correct the policy or the group, or create the service account", d.Why)
 		return list
+	case e.EnforcedBy == ByNode:
+		return missingOnNode(o, d, e)
+	case e.EnforcedBy == ByNone:
+		return []string{unprotected(o, e)}
 	case e.Requests == 0 && o.Pod.Namespace == metav1.NamespaceSystem:
-		add("no container requests %s, and in %s a pod gets groups of its own only if it requests it itself: it runs with the groups of its node", vpc.ResourcePodENI, o.Pod.Namespace)
+		list = append(list, excluded(o))
 	case e.Requests == 0:
 		add("no container requests %s, because the pod was created before a policy selected it, or admission did not run: delete the pod, so that its next one is admitted with the request", vpc.ResourcePodENI)
 	}
@@ -164,6 +189,22 @@ func missing(o Objects, d securitygroup.Decision, e Explanation, entries []poden
 		return list
 	}
 	return append(list, lacking(o, e, entries)...)
+}
+
+// unprotected is why a selected pod runs with the groups of its node.
+func unprotected(o Objects, e Explanation) string {
+	switch {
+	case e.Mode == trunkline.GroupsOff:
+		return "nothing enforces the groups, because " + e.EnforcedWhy + ": the pod has the groups of its node"
+	case o.Pod.Namespace == metav1.NamespaceSystem:
+		return excluded(o)
+	}
+	return "the pod was wired before a policy selected it, and runs with the groups of its node: delete the pod, so that its next one has a branch, or set pod-security-group-late-match: enforce, so that its node enforces the groups"
+}
+
+// excluded is why a selected pod of a namespace without required branches has none.
+func excluded(o Objects) string {
+	return fmt.Sprintf("no container requests %s, and in %s a pod gets groups of its own only if it requests it itself: it runs with the groups of its node", vpc.ResourcePodENI, o.Pod.Namespace)
 }
 
 // refusedBy is why the controller gives the pod no branch, as the status of its policies says.

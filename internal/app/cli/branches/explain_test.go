@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -76,6 +77,7 @@ func shop() Objects {
 			policyOf("front", nil, &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "front"}}, groupAll, groupDB),
 			policyOf("workers", &metav1.LabelSelector{MatchLabels: map[string]string{"app": "worker"}}, nil, "sg-0000000000000000f"),
 		},
+		Networks: []trunkline.NodeNetwork{networkOf("node-a", trunkline.PodGroups{Mode: trunkline.GroupsOwn, VPCID: "vpc-1", GroupLimit: 5})},
 		CNINode: &v1alpha1.CNINode{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "vpcresources.k8s.aws/v1alpha1", Kind: "CNINode"},
 			ObjectMeta: metav1.ObjectMeta{Name: "node-a"},

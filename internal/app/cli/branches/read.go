@@ -2,13 +2,16 @@ package branches
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -59,5 +62,35 @@ func Read(ctx context.Context, c *kube.Client, namespace, name string) (o Object
 			return o, fmt.Errorf("read CNINode %s: %w", node, err)
 		}
 	}
-	return o, nil
+	return o, o.readMode(ctx, c)
+}
+
+// readMode reads how the pod's node treats groups, and which ones nodes know.
+func (o *Objects) readMode(ctx context.Context, c *kube.Client) (err error) {
+	node := o.Pod.Spec.NodeName
+	if node == "" {
+		o.Networks, _, err = kube.Reports(ctx, c)
+		return err
+	}
+	n, err := kube.Report(ctx, c, node)
+	if n == nil {
+		return err
+	}
+	o.Networks = []trunkline.NodeNetwork{*n}
+	if g := n.Status.PodGroups; g == nil || !g.NodeEnforces {
+		return nil
+	}
+	for _, id := range decide(*o).Groups {
+		if errors.Is(securitygroup.Known{}.Problem(id), securitygroup.ErrMalformedGroup) {
+			continue // the name of no object
+		}
+		g, found, err := kube.ReadSecurityGroup(ctx, c, id)
+		if err != nil {
+			return err
+		}
+		if found {
+			o.Groups = append(o.Groups, g)
+		}
+	}
+	return nil
 }

@@ -49,8 +49,17 @@ func WriteExplanation(w io.Writer, e Explanation, now time.Time) {
 		{"node", cmp.Or(e.Node, "none yet")},
 		{"service account", render.Dash(e.Account)},
 		{"groups", groupsLine(e)},
-		{"requests", requestsLine(e)},
-		{"annotation", cmp.Or(e.Annotation, "none")},
+		{"enforced by", enforcedLine(e)},
+	}
+	for _, g := range e.NodeGroups {
+		knows := "is known"
+		if !g.Known {
+			knows = "is not known"
+		}
+		rows = append(rows, []string{"on the node", g.ID + " " + knows + ": " + g.Why})
+	}
+	if e.EnforcedBy != ByNode || e.Requests > 0 {
+		rows = append(rows, []string{"requests", requestsLine(e)}, []string{"annotation", cmp.Or(e.Annotation, "none")})
 	}
 	for _, b := range e.Branches {
 		rows = append(rows, []string{"branch", branchLine(b, now)})
@@ -74,6 +83,8 @@ func WriteExplanation(w io.Writer, e Explanation, now time.Time) {
 		for _, m := range e.Missing {
 			fmt.Fprintf(w, "✗ %s\n", m)
 		}
+	case e.EnforcedBy == ByNode:
+		fmt.Fprintf(w, "✓ node %s enforces exactly the groups %s of the pod\n", e.Node, strings.Join(e.Groups, ", "))
 	case len(e.Groups) > 0:
 		fmt.Fprintf(w, "✓ the pod has exactly the groups %s\n", strings.Join(e.Groups, ", "))
 	default:
@@ -87,6 +98,22 @@ func groupsLine(e Explanation) string {
 		return e.Verdict + ": " + e.Why
 	}
 	return e.Why
+}
+
+// enforcedLine is who enforces the groups, and why.
+func enforcedLine(e Explanation) string {
+	switch e.EnforcedBy {
+	case ByVPC:
+		return "the VPC, at a branch: " + e.EnforcedWhy
+	case ByNode:
+		return "the node: " + e.EnforcedWhy
+	case ByNone:
+		return "none: " + e.EnforcedWhy
+	}
+	if e.EnforcedWhy != "" {
+		return "not known: " + e.EnforcedWhy
+	}
+	return "-"
 }
 
 // requestsLine is what the scheduler counts for the pod.
