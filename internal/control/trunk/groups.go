@@ -2,6 +2,8 @@ package trunk
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -69,6 +71,25 @@ func (g *groups) of(in vpc.ID, limit int, ids []string) securitygroup.Known {
 		}
 	}
 	return k
+}
+
+// problem is why the first group that no node can apply cannot be, by what is known of the nodes' VPCs.
+func (g *groups) problem(ids []string, networks []vpc.ID) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range ids {
+		var bad error
+		for _, in := range networks {
+			if bad = (securitygroup.Known{VPC: in, Groups: g.known}).Problem(id); bad == nil || errors.Is(bad, securitygroup.ErrGroupNotRead) {
+				bad = nil
+				break
+			}
+		}
+		if bad != nil {
+			return fmt.Errorf("security group %q: %w", id, bad)
+		}
+	}
+	return nil
 }
 
 // firstAsk and lastAsk bound the pause before EC2 is asked again.

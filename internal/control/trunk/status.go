@@ -218,6 +218,9 @@ func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error)
 		ref := securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}
 		next := p.DeepCopy()
 		problem := problems[ref]
+		if problem == nil {
+			problem = c.groups.problem(p.Spec.SecurityGroups.Groups, slices.Sorted(maps.Values(networks)))
+		}
 		if problem == nil && slices.Contains(c.o.Excluded, p.Namespace) {
 			problem = errExcluded
 		}
@@ -288,6 +291,9 @@ func count(s *v1beta1.SecurityGroupPolicyStatus, d decided, applied map[types.UI
 	}
 }
 
+// reasonRefused is that of a refusal without a reason of its own.
+const reasonRefused = "Refused"
+
 // reasonOf is a refusal in CamelCase.
 func reasonOf(err error) string {
 	for _, r := range []struct {
@@ -304,7 +310,7 @@ func reasonOf(err error) string {
 			return r.name
 		}
 	}
-	return "Refused"
+	return reasonRefused
 }
 
 // errExcluded is why a policy of an excluded namespace is not enforced.
@@ -323,6 +329,9 @@ func statusOf(p *v1beta1.SecurityGroupPolicy, counted *v1beta1.SecurityGroupPoli
 	valid := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: "Valid", ObservedGeneration: p.Generation}
 	if problem != nil {
 		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "SelectsNoPod", cut(problem.Error())
+		if r := reasonOf(problem); r != reasonRefused {
+			valid.Reason = r
+		}
 	}
 	if errors.Is(problem, errExcluded) {
 		valid.Reason = "NamespaceExcluded"

@@ -2,6 +2,7 @@ package trunk_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,7 +94,11 @@ func TestAnUnknownGroupIsRefusedWithoutRetries(t *testing.T) {
 		w.elapse(30 * time.Second)
 		w.carries("good", "web")
 		for policy, reason := range map[string]string{"bad": "UnknownGroup", "odd": "MalformedGroup", "many": "TooManyGroups"} {
-			w.counts(policy, 1, 0, 1, true, "PodsRefused")
+			valid := policy == "many" // all of its groups exist
+			w.counts(policy, 1, 0, 1, valid, "PodsRefused")
+			if c := meta.FindStatusCondition(w.statusOf(policy).Conditions, "Valid"); !valid && (c.Reason != reason || !strings.Contains(c.Message, `security group "`)) {
+				w.t.Errorf("policy %s: %+v, want %s with the id", policy, c, reason)
+			}
 			if s := w.statusOf(policy); len(s.Refused) != 1 || s.Refused[0].Name != policy || s.Refused[0].Reason != reason || s.Refused[0].Message == "" {
 				w.t.Errorf("refused by %s: %+v, want %s", policy, s.Refused, reason)
 			}
