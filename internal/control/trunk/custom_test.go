@@ -30,9 +30,9 @@ func moreSubnets(s *cloud.Spec) {
 // customWorld is a world with ENIConfigs and these subnets.
 type customWorld struct{ *world }
 
-func inCustomWorld(t *testing.T, f func(w customWorld), change ...func(*cloud.Spec)) {
-	t.Helper()
-	inWorld(t, nil, func(w *world) { f(customWorld{w}) }, append(change, moreSubnets)...)
+// custom runs a test in a customWorld, of a world that has moreSubnets.
+func custom(f func(w customWorld)) func(w *world) {
+	return func(w *world) { f(customWorld{w}) }
 }
 
 func (w customWorld) subnet(name string) *cloud.Subnet {
@@ -101,7 +101,7 @@ func (w customWorld) custom() vpcresources.CustomNetworkingRecord {
 }
 
 func TestABranchHasAnAddressOfTheSubnetOfTheENIConfig(t *testing.T) {
-	inCustomWorld(t, func(w customWorld) {
+	inWorld(t, nil, custom(func(w customWorld) {
 		w.eniConfig("one", "b", "cache")
 		w.customize("one")
 		w.policy("web", "web", "web", "db")
@@ -122,11 +122,11 @@ func TestABranchHasAnAddressOfTheSubnetOfTheENIConfig(t *testing.T) {
 		if c := w.custom(); c.ENIConfig != "one" || c.Reason != "" || c.SubnetID != string(w.subnet("b").ID) {
 			t.Errorf("recorded %+v", c)
 		}
-	})
+	}), moreSubnets)
 }
 
 func TestATrunkIsMadeInTheSubnetAndWithTheGroupsOfTheENIConfig(t *testing.T) {
-	inCustomWorld(t, func(w customWorld) {
+	inWorld(t, nil, custom(func(w customWorld) {
 		w.eniConfig("with", "b", "cache")
 		w.eniConfig("without", "b")
 		w.node("n2", "node2", vpcresources.Feature{Name: vpcresources.CustomNetworking, Value: "with"})
@@ -146,7 +146,7 @@ func TestATrunkIsMadeInTheSubnetAndWithTheGroupsOfTheENIConfig(t *testing.T) {
 				t.Errorf("%d trunks of %s", made, instance)
 			}
 		}
-	}, func(s *cloud.Spec) {
+	}), moreSubnets, func(s *cloud.Spec) {
 		for _, name := range []string{"node2", "node3"} {
 			more := s.Instances[0]
 			more.Name = name
@@ -156,7 +156,7 @@ func TestATrunkIsMadeInTheSubnetAndWithTheGroupsOfTheENIConfig(t *testing.T) {
 }
 
 func TestTheLabelOfTheNodePrecedesTheFeature(t *testing.T) {
-	inCustomWorld(t, func(w customWorld) {
+	inWorld(t, nil, custom(func(w customWorld) {
 		w.eniConfig("feature", "b")
 		w.eniConfig("label", "c")
 		w.customize("feature")
@@ -168,7 +168,7 @@ func TestTheLabelOfTheNodePrecedesTheFeature(t *testing.T) {
 		w.start("one", "web")
 		w.elapse(30 * time.Second)
 		w.in("one", "c")
-	})
+	}), moreSubnets)
 }
 
 // A node with an ENIConfig that cannot be used gets no branch, and none of its own subnet. The reason
@@ -193,7 +193,7 @@ func TestAnENIConfigThatCannotBeUsedIsRefusedByName(t *testing.T) {
 		"not to be used":    {func(w customWorld) { w.eniConfig("x", "c"); w.pending("c") }, "x", "EniConfigSubnetUnusable", `its state is "pending"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inCustomWorld(t, func(w customWorld) {
+			inWorld(t, nil, custom(func(w customWorld) {
 				c.config(w)
 				w.customize(c.value)
 				w.policy("web", "web", "web")
@@ -228,7 +228,7 @@ func TestAnENIConfigThatCannotBeUsedIsRefusedByName(t *testing.T) {
 				w.elapse(2 * time.Minute)
 				w.carries("one", "web")
 				w.in("one", "b")
-			})
+			}), moreSubnets)
 		})
 	}
 }
@@ -268,7 +268,7 @@ func (w customWorld) show(subnet, element, value string) {
 }
 
 func TestAChangedENIConfigConcernsNewBranchesOnly(t *testing.T) {
-	inCustomWorld(t, func(w customWorld) {
+	inWorld(t, nil, custom(func(w customWorld) {
 		w.eniConfig("x", "b")
 		w.customize("x")
 		w.policy("web", "web", "web")
@@ -306,11 +306,11 @@ func TestAChangedENIConfigConcernsNewBranchesOnly(t *testing.T) {
 		if w.custom().Reason != "EniConfigNotFound" {
 			t.Errorf("recorded %+v", w.custom())
 		}
-	})
+	}), moreSubnets)
 }
 
 func TestWhileEC2DoesNotShowTheSubnetNothingIsCreated(t *testing.T) {
-	inCustomWorld(t, func(w customWorld) {
+	inWorld(t, nil, custom(func(w customWorld) {
 		w.policy("web", "web", "web")
 		w.elapse(30 * time.Second)
 		w.wire.inject(func(action string) string {
@@ -332,5 +332,5 @@ func TestWhileEC2DoesNotShowTheSubnetNothingIsCreated(t *testing.T) {
 		w.wire.inject(nil)
 		w.elapse(time.Minute)
 		w.in("one", "b")
-	})
+	}), moreSubnets)
 }
