@@ -47,13 +47,13 @@ func skipReason(name string) string {
 	switch {
 	case strings.Contains(name, "/same-eni/"), strings.Contains(name, "/other-eni/"):
 		return "does not use EC2"
-	case strings.HasPrefix(name, "security-group/"):
-		return "no security groups for pods were given"
 	case strings.HasPrefix(name, "metadata/"):
 		return "has no instance metadata"
 	case strings.Contains(name, "other-node"), strings.HasPrefix(name, "node-port/"),
 		slices.Contains([]string{"backends-node", "own-node", "from-a-node"}, path.Base(name)):
 		return "the cluster has one ready node"
+	case strings.HasPrefix(name, "security-group/"):
+		return "no security groups for pods were given"
 	}
 	return ""
 }

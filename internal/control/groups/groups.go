@@ -91,10 +91,11 @@ func New(d Deps) *Objects {
 // Known implements control/policy.Objects. In an unknown VPC no group can be applied.
 func (o *Objects) Known() bool { return o.Policies.Known() && o.Groups.Known() && o.VPC() != "" }
 
-// Synced implements control/policy.Objects.
+// Synced implements control/policy.Objects. Beside branches the copy on disk is enough: pods that no
+// policy selects must start while the API server does not serve SecurityGroupPolicies.
 func (o *Objects) Synced() bool {
 	o.update()
-	return o.Policies.Synced() && o.Groups.Synced()
+	return o.Policies.Synced() && (o.Groups.Synced() || o.Branches && o.Groups.Known())
 }
 
 // Any implements control/policy.Objects: while a SecurityGroupPolicy exists, packets are judged.

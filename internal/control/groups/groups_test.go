@@ -131,6 +131,21 @@ const (
 	inDB  = "isolated member/sg-0000000b subject/sg-0000000b"
 )
 
+// unlisted are groups of a copy on disk, while the API server does not serve SecurityGroupPolicies.
+type unlisted struct{ groupObjects }
+
+func (unlisted) Synced() bool { return false }
+
+func TestBesideBranchesTheGroupsOfACopyAreEnough(t *testing.T) {
+	for branches, want := range map[bool]bool{true: true, false: false} {
+		o, g := cluster()
+		g.Groups, g.Branches = unlisted{groupObjects{o}}, branches
+		if got := g.Synced(); got != want {
+			t.Errorf("with branches %v: %v, want %v", branches, got, want)
+		}
+	}
+}
+
 func TestPodsAreLabelledByTheirGroups(t *testing.T) {
 	o, g := cluster()
 	if !g.Any() || !o.needed || !g.Known() || !g.Synced() {
