@@ -77,6 +77,9 @@ func newBranchedOf(t *testing.T, mode endpoint.Mode, ipv6 bool) *branched {
 		if out := b.ip("-o", "link"); !strings.Contains(out, b.trunk.MAC.String()) {
 			return fmt.Errorf("links %s", out)
 		}
+		if a := n.State().Interfaces[b.trunk.ID].Attachment; a == nil || a.Status != cloud.Attached {
+			return fmt.Errorf("attachment %+v", a) // EC2 refuses branches of one that it still attaches
+		}
 		return nil
 	})
 	return b
