@@ -40,7 +40,7 @@ func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 }
 
 // sysctls6 are in the order of writing: when forwarding starts, the kernel deletes the default routes
-// of router advertisements, but for those of links with accept_ra=2 (rt6_purge_dflt_routers).
+// of router advertisements, but for those of links with accept_ra=2 (measured on 6.18).
 func sysctls6(primaryLink string) []Sysctl {
 	return []Sysctl{
 		{Name: "net/ipv6/conf/all/disable_ipv6", Value: "0", Why: "pods have IPv6 addresses"},
