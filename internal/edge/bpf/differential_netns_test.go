@@ -126,9 +126,9 @@ func (u *universe) change() {
 
 // transport draws a transport header for a packet between two addresses.
 func (u *universe) transport(from, to netip.Addr) layer {
-	kinds, ping := icmp, []byte{8, 0}
+	kinds, ping, redirect := icmp, []byte{8, 0}, byte(5)
 	if from.Is6() {
-		kinds, ping = icmp6, []byte{128, 129}
+		kinds, ping, redirect = icmp6, []byte{128, 129}, 137
 	}
 	switch u.r.IntN(8) {
 	case 0, 1, 2:
@@ -138,8 +138,11 @@ func (u *universe) transport(from, to netip.Addr) layer {
 	case 4:
 		return kinds(ping[u.r.IntN(2)], 0, u.port())
 	case 5:
-		if u.r.IntN(3) == 0 {
+		switch u.r.IntN(6) {
+		case 0:
 			return kinds(byte(u.r.IntN(256)), 0, u.port(), make([]byte, 40)...)
+		case 1:
+			return kinds(redirect, 0, u.port(), make([]byte, 40)...)
 		}
 		cause := ip(to, u.addresses[u.r.IntN(len(u.addresses))], u.transport(to, from))
 		if u.r.IntN(2) == 0 {
