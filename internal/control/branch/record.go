@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -51,7 +50,8 @@ func (c *Controller) agrees(n *vpcresources.CNINode, instance vpc.InstanceID, po
 		n = &vpcresources.CNINode{}
 	}
 	if c.Owned {
-		return podeni.Verify(instance, types.UID(pod.UID), entries, recordsOf(n.Status.Trunkline))
+		records, _ := kube.BranchRecords(n.Status.Trunkline) // an annotation disagrees with what cannot be read
+		return podeni.Verify(instance, types.UID(pod.UID), entries, records)
 	}
 	if n.Status.TrunkInterface == nil {
 		return nil
@@ -69,38 +69,4 @@ func (c *Controller) agrees(n *vpcresources.CNINode, instance vpc.InstanceID, po
 		}
 	}
 	return nil
-}
-
-// recordsOf are the branches of a ledger that pods may use. One that cannot be read is left out, so
-// that no annotation agrees with it.
-func recordsOf(l *vpcresources.BranchLedger) (list []podeni.Record) {
-	if l == nil {
-		return nil
-	}
-	for _, b := range l.Branches {
-		if b.Pod == nil || b.Phase != vpcresources.BranchBinding && b.Phase != vpcresources.BranchBound {
-			continue
-		}
-		mac, err := vpc.ParseMAC(b.MAC)
-		r := podeni.Record{Instance: vpc.InstanceID(l.InstanceID), Pod: b.Pod.UID, Entry: podeni.Entry{
-			ENI: vpc.ENIID(b.ENIID), MAC: mac, VLAN: int(b.VLANID), Association: b.AssociationID,
-		}}
-		for _, f := range []struct {
-			text string
-			read func(string) error
-		}{
-			{b.IPv4, func(s string) (err error) { r.IPv4, err = netip.ParseAddr(s); return err }},
-			{b.IPv6, func(s string) (err error) { r.IPv6, err = netip.ParseAddr(s); return err }},
-			{b.SubnetCIDR, func(s string) (err error) { r.Subnet4, err = netip.ParsePrefix(s); return err }},
-			{b.SubnetV6CIDR, func(s string) (err error) { r.Subnet6, err = netip.ParsePrefix(s); return err }},
-		} {
-			if f.text != "" {
-				err = errors.Join(err, f.read(f.text))
-			}
-		}
-		if err == nil {
-			list = append(list, r)
-		}
-	}
-	return list
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	control "github.com/trunkline/trunkline/internal/control/trunk"
 	"github.com/trunkline/trunkline/internal/core/podeni"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
@@ -58,7 +58,7 @@ func TestABranchHasTheIPv6AddressThatItsSubnetAssigns(t *testing.T) {
 					w.t.Errorf("the restart changed %+v to %+v", warm, after)
 				}
 				ledger := w.cniNode().Status.Trunkline
-				records, err := control.Records(ledger)
+				records, err := kube.BranchRecords(ledger)
 				if err != nil || len(records) != 1 || records[0].Entry != warm {
 					w.t.Errorf("the record has %+v (%v), the annotation %+v", records, err, warm)
 				}

@@ -248,23 +248,6 @@ func readLedger(l *vpcresources.BranchLedger, instance vpc.InstanceID) (record, 
 	return p.r, p.err
 }
 
-// Records are the branches of a status that annotations may name: those of pods.
-func Records(l *vpcresources.BranchLedger) (list []podeni.Record, err error) {
-	if l == nil {
-		return nil, nil
-	}
-	r, err := readLedger(l, vpc.InstanceID(l.InstanceID))
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range slices.Sorted(maps.Keys(r.state.Branches)) {
-		if b := r.state.Branches[id]; b.Stage == core.Binding || b.Stage == core.Bound {
-			list = append(list, podeni.Record{Instance: r.state.Instance, Pod: types.UID(b.Pod), Entry: r.entry(b)})
-		}
-	}
-	return list, nil
-}
-
 // entry is a branch as the annotation of its pod names it.
 func (r record) entry(b core.Branch) podeni.Entry {
 	at := r.ranges[b.Subnet]

@@ -1,6 +1,7 @@
 package branches
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
-	"github.com/trunkline/trunkline/internal/control/trunk"
 	"github.com/trunkline/trunkline/internal/core/podeni"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -291,7 +291,7 @@ func lacking(o Objects, e Explanation, entries []podeni.Entry) (list []string) {
 	}
 	// AWS's controller has no record that names pods: then there is nothing to compare with.
 	ledger := o.CNINode.Status.Trunkline
-	records, err := trunk.Records(ledger)
+	records, err := readLedger(ledger)
 	switch _, has := o.Pod.Annotations[vpc.AnnotationPodENI]; {
 	case err != nil:
 		add("the record in the status of CNINode %s is invalid: %v: correct it; until then the controller changes nothing of the node", o.CNINode.Name, err)
@@ -305,6 +305,15 @@ func lacking(o Objects, e Explanation, entries []podeni.Entry) (list []string) {
 		}
 	}
 	return list
+}
+
+// readLedger is the branches of a ledger that annotations may name, and all that is wrong with it.
+func readLedger(l *v1alpha1.BranchLedger) ([]podeni.Record, error) {
+	if l == nil {
+		return nil, nil
+	}
+	records, err := kube.BranchRecords(l)
+	return records, errors.Join(append(l.Check(l.InstanceID), err)...)
 }
 
 func join(groups []string) string {
