@@ -95,9 +95,12 @@ type world struct {
 	web, db, plain, other *Pod
 }
 
+// ofNodes is the VPC of the nodes.
+const ofNodes = "vpc-0123456789abcdef0"
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Cluster: NewCluster(t, "vpc-0123456789abcdef0")}
+	w := &world{Cluster: NewCluster(t, ofNodes)}
 	w.Policy("web", "web", web)
 	w.Policy("db", "db", db)
 	w.Group(web, nil, TCP(trunkline.RuleEgress, 5432, 5432, db))
@@ -303,7 +306,13 @@ func TestGroupsStayInForceWithoutTheAPIServer(t *testing.T) {
 	node.Stop()
 	w.expect(true, w.web, w.db.Address, 5432) // the programs go on
 	w.expect(false, w.plain, w.db.Address, 5432)
+	node.SetVPC("")
 	node.Start()
+	w.expect(true, w.web, w.db.Address, 5432) // no pod is cut off before the node knows its VPC
+	if err := node.Component.Admit(t.Context(), w.db.Pod); err == nil || !strings.Contains(err.Error(), "the pod's security groups are not known to this node yet") {
+		t.Errorf("a pod on a node that does not know its VPC: %v", err)
+	}
+	node.SetVPC(ofNodes)
 	w.until(true, w.web, w.db.Address, 5432)
 	w.expect(false, w.web, w.db.Address, 22)
 	w.expect(false, w.plain, w.db.Address, 5432)

@@ -56,12 +56,12 @@ type Node struct {
 	kernel
 	objects
 	server *kubetest.Server
-	vpc    vpc.ID
 	bpffs  string
 	saved  string // directory of the snapshots
 	stop   func()
 
 	mu     sync.Mutex
+	vpc    vpc.ID
 	pods   []kube.Pod
 	called ruleset.Programs // by the rules of nftables
 }
@@ -149,7 +149,7 @@ func (n *Node) Start() {
 	mark := func() { n.Loop.Mark() }
 	n.policies = kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: mark, KeepPods: true, SnapshotPath: filepath.Join(n.saved, "policies.json")})
 	n.groups = kube.NewGroupObjects(kube.GroupOptions{Client: client, Accounts: true, Groups: true, Log: log, Changed: mark, SnapshotPath: n.GroupSnapshot()})
-	n.judged = groups.New(groups.Deps{Policies: n.policies, Groups: n.groups, VPC: func() vpc.ID { return n.vpc }})
+	n.judged = groups.New(groups.Deps{Policies: n.policies, Groups: n.groups, VPC: n.inVPC})
 	netns := n.NS.Open(n.T)
 	n.Controller = control.New(control.Deps{
 		Log: log, State: n.store, Objects: n.judged, Pods: groups.Pods{Objects: n.judged, Of: n}, Events: n, Links: n.host,
@@ -246,6 +246,20 @@ func (n *Node) Pods() []kube.Pod {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.pods)
+}
+
+// SetVPC is the agent's VPC from now on; empty while instance metadata does not answer.
+func (n *Node) SetVPC(id vpc.ID) {
+	n.mu.Lock()
+	n.vpc = id
+	n.mu.Unlock()
+	n.Loop.Mark()
+}
+
+func (n *Node) inVPC() vpc.ID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.vpc
 }
 
 // SetPod adds or replaces a pod of the node, as its own watch shows it.

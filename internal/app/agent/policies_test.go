@@ -25,6 +25,7 @@ type noPolicies struct{ known bool }
 func (noPolicies) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 func (n noPolicies) Known() bool                 { return n.known }
 func (n noPolicies) Synced() bool                { return n.known }
+func (noPolicies) Copied() bool                  { return false }
 func (noPolicies) Any() bool                     { return false }
 func (noPolicies) Take() kube.PolicyChanges      { return kube.PolicyChanges{} }
 func (noPolicies) Again()                        {}

@@ -32,6 +32,7 @@ import (
 type Policies interface {
 	Known() bool
 	Synced() bool
+	Copied() bool
 	Any() bool
 	Take() kube.PolicyChanges
 	Again()
@@ -43,6 +44,7 @@ type Policies interface {
 type Groups interface {
 	Known() bool
 	Synced() bool
+	Copied() bool
 	State() *kube.GroupState
 }
 
@@ -91,11 +93,15 @@ func New(d Deps) *Objects {
 // Known implements control/policy.Objects. In an unknown VPC no group can be applied.
 func (o *Objects) Known() bool { return o.Policies.Known() && o.Groups.Known() && o.VPC() != "" }
 
-// Synced implements control/policy.Objects. Beside branches the copy on disk is enough: pods that no
+// Copied implements control/policy.Objects.
+func (o *Objects) Copied() bool { return o.Policies.Copied() && o.Groups.Copied() }
+
+// Synced implements control/policy.Objects. In an unknown VPC every group is refused, and pods that
+// have some would be cut off. Beside branches the copy on disk is enough: pods that no
 // policy selects must start while the API server does not serve SecurityGroupPolicies.
 func (o *Objects) Synced() bool {
 	o.update()
-	return o.Policies.Synced() && (o.Groups.Synced() || o.Branches && o.Groups.Known())
+	return o.VPC() != "" && o.Policies.Synced() && (o.Groups.Synced() || o.Branches && o.Groups.Known())
 }
 
 // Any implements control/policy.Objects: while a SecurityGroupPolicy exists, packets are judged.

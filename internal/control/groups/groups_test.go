@@ -31,16 +31,17 @@ const (
 
 // objects are what a cluster has: both kinds of objects.
 type objects struct {
-	known, synced, needed bool
-	changes               kube.PolicyChanges
-	all                   map[policy.PodRef]*policy.Pod
-	state                 *kube.GroupState
-	vpc                   vpc.ID
-	mu                    sync.Mutex // of state
+	known, synced, copied, needed bool
+	changes                       kube.PolicyChanges
+	all                           map[policy.PodRef]*policy.Pod
+	state                         *kube.GroupState
+	vpc                           vpc.ID
+	mu                            sync.Mutex // of state
 }
 
 func (o *objects) Known() bool          { return o.known }
 func (o *objects) Synced() bool         { return o.synced }
+func (o *objects) Copied() bool         { return o.copied }
 func (o *objects) Any() bool            { return false }
 func (o *objects) NeedPods(needed bool) { o.needed = needed }
 func (o *objects) Again() {
@@ -143,6 +144,19 @@ func TestBesideBranchesTheGroupsOfACopyAreEnough(t *testing.T) {
 		if got := g.Synced(); got != want {
 			t.Errorf("with branches %v: %v, want %v", branches, got, want)
 		}
+	}
+}
+
+// Every group is refused in an unknown VPC: what an earlier agent put in force stays until it is known.
+func TestInAnUnknownVPCNothingIsKnown(t *testing.T) {
+	o, g := cluster()
+	o.copied, o.vpc = true, ""
+	if g.Known() || g.Synced() || !g.Copied() {
+		t.Errorf("known %v, synced %v, copied %v; want the copy only", g.Known(), g.Synced(), g.Copied())
+	}
+	o.vpc = "vpc-1"
+	if !g.Known() || !g.Synced() {
+		t.Errorf("known %v, synced %v in a known VPC", g.Known(), g.Synced())
 	}
 }
 

@@ -16,7 +16,7 @@ type listing struct {
 
 func newListing(o Objects) *listing {
 	l := &listing{objects: o}
-	l.noCopy.Store(!o.Known())
+	l.noCopy.Store(!o.Copied())
 	return l
 }
 
@@ -28,7 +28,7 @@ func (l *listing) complete() bool {
 	if synced {
 		l.noCopy.Store(true)
 	}
-	return synced || !l.noCopy.Load()
+	return synced || !l.noCopy.Load() && l.objects.Known()
 }
 
 // errUnlisted refuses pods while the first policies are put in force.

@@ -38,6 +38,8 @@ type Objects interface {
 	Known() bool
 	// Synced reports whether they are those of the API server, and not of a copy.
 	Synced() bool
+	// Copied reports whether a copy on disk had them, and the pods of the cluster.
+	Copied() bool
 	// Any reports whether the cluster has a policy, as far as that is known.
 	Any() bool
 	// Take returns what changed since the last call.

@@ -19,12 +19,14 @@ import (
 
 // cluster is the policies of a cluster, and records events of the node.
 type cluster struct {
-	known, any bool
-	events     []string
+	known, any     bool
+	synced, copied bool
+	events         []string
 }
 
 func (c *cluster) Known() bool            { return c.known }
-func (c *cluster) Synced() bool           { return c.known }
+func (c *cluster) Synced() bool           { return c.synced }
+func (c *cluster) Copied() bool           { return c.copied }
 func (c *cluster) Any() bool              { return c.any }
 func (*cluster) Take() kube.PolicyChanges { return kube.PolicyChanges{} }
 func (*cluster) Again()                   {}
@@ -55,7 +57,7 @@ func (ipvs) Index(name string) (int, error) { return map[string]int{"kube-ipvs0"
 
 // IPVS's packets to Services do not pass the hook that has the verdict.
 func TestANodeWithIPVSEnforcesNothingAndSaysSo(t *testing.T) {
-	of := &cluster{known: true, any: true}
+	of := &cluster{known: true, synced: true, any: true}
 	c := New(Deps{
 		Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Objects: of, Pods: of, Events: of, Links: ipvs{}, Registry: prometheus.NewRegistry(),
 		Open:   func() (*bpf.Datapath, error) { t.Error("the programs are loaded"); return nil, errors.New("no") },
@@ -70,7 +72,7 @@ func TestANodeWithIPVSEnforcesNothingAndSaysSo(t *testing.T) {
 // policies were in force.
 func TestANodeThatCannotEnforceSaysWhyAndRefusesPods(t *testing.T) {
 	fails, reports := error(nil), 0
-	of := &cluster{known: true}
+	of := &cluster{known: true, synced: true}
 	s := statetest.Open(t, t.TempDir())
 	statetest.Observe(t, s)
 	c := New(Deps{

@@ -80,6 +80,13 @@ func (g *GroupObjects) Known() bool {
 	return g.known.seeded || g.known.listed()
 }
 
+// Copied reports whether a snapshot had the objects.
+func (g *GroupObjects) Copied() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known.seeded
+}
+
 // Synced reports whether the objects come from the API server. It stays true when the server
 // becomes unreachable later.
 func (g *GroupObjects) Synced() bool {

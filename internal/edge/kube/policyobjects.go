@@ -107,6 +107,13 @@ func (p *PolicyObjects) Known() bool {
 	return p.known.seeded || p.known.listed()
 }
 
+// Copied reports whether a snapshot had policies, namespaces and pods.
+func (p *PolicyObjects) Copied() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.known.seeded
+}
+
 // Synced reports whether policies, namespaces and, if there is a policy, pods come from the
 // API server. It stays true when the server becomes unreachable later, and is false while
 // the first policy of the cluster is known and the pods are not.
