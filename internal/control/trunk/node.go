@@ -2,7 +2,6 @@ package trunk
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -31,8 +30,8 @@ type node struct {
 	flights sync.WaitGroup // calls
 
 	rec     record
-	written *vpcresources.CNINode // as it was read or written last; nil: not read yet
-	ended   map[core.PodUID]bool  // by a live GET
+	written written
+	ended   map[core.PodUID]bool // by a live GET
 	waiting waiting
 	seen    seen
 	times   times
@@ -114,13 +113,13 @@ func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.results, n.view = nil, view{}
-	n.rec, n.written, n.gone, n.seen.custom = record{}, nil, false, customNetworking{}
+	n.rec, n.written, n.gone, n.seen.custom = record{}, written{}, false, customNetworking{}
 }
 
 // load reads the record, as a new process does, if that was not done yet or another object has
 // the node's name.
 func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
-	if n.written != nil && n.written.UID == object.UID {
+	if n.written.object != nil && n.written.object.UID == object.UID {
 		return nil
 	}
 	n.forget()
@@ -138,7 +137,7 @@ func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
 	if err != nil {
 		return fmt.Errorf("nothing of node %s is changed until its CNINode is corrected, or deleted if no pod of the node has a branch: %w", n.name, err)
 	}
-	n.written, n.rec = object, rec
+	n.written, n.rec = written{object: object}, rec
 	n.rec.state = core.Restart(rec.state, clock())
 	for _, b := range n.rec.state.Branches {
 		n.c.groups.carried(n.rec.host.vpc, b.Groups)
@@ -210,12 +209,12 @@ func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *co
 		return n.c.objects.SetFinalizer(ctx, object, finalizer, false)
 	}
 	n.c.o.Log.Info("branches of a terminated instance deleted", "node", n.name, "instance", string(n.rec.state.Instance))
-	next, err := n.c.objects.WriteLedger(ctx, n.written, nil)
+	next, err := n.c.objects.WriteLedger(ctx, n.written.object, nil, n.written.tried...)
 	if err != nil {
-		return n.lost(err)
+		return n.lost(err, nil)
 	}
 	n.forget()
-	n.written, n.rec = next, newRecord(instanceOf(on))
+	n.written, n.rec = written{object: next}, newRecord(instanceOf(on))
 	n.loop.Mark()
 	return nil
 }
@@ -396,55 +395,6 @@ func (n *node) report(r result) {
 	n.results = append(n.results, r)
 	n.mu.Unlock()
 	n.loop.Mark()
-}
-
-// write writes a state to the CNINode, if it is another one than that written last, and keeps it.
-func (n *node) write(ctx context.Context, object *vpcresources.CNINode, s core.State) error {
-	rec := n.rec
-	rec.state = s
-	rec.trim()
-	l := rec.ledger()
-	if n.written.Status.Trunkline == nil && s.Trunk.Stage == core.Absent && len(s.Branches) == 0 && len(s.Unowned) == 0 && len(s.Backoffs) == 0 && s.Observed.IsZero() {
-		n.rec = rec
-		return nil // there is nothing to record yet
-	}
-	if !sameLedger(l, n.written.Status.Trunkline) {
-		if !slices.Contains(object.Finalizers, finalizer) && object.DeletionTimestamp == nil {
-			if err := n.c.objects.SetFinalizer(ctx, object, finalizer, true); err != nil {
-				return err
-			}
-		}
-		next, err := n.c.objects.WriteLedger(ctx, n.written, l)
-		if err != nil {
-			return n.lost(err)
-		}
-		n.written = next
-	}
-	n.rec = rec
-	return nil
-}
-
-// lost has the record read again where another program, or a write without a reply, has changed it.
-func (n *node) lost(err error) error {
-	if errors.Is(err, kube.ErrChanged) {
-		n.flights.Wait()
-		n.written = nil
-	}
-	return err
-}
-
-// trim drops the names of pods and the ranges of subnets that nothing in the state has.
-func (r *record) trim() {
-	pods, subnets := map[core.PodUID]bool{}, map[vpc.SubnetID]bool{r.host.subnet: true}
-	if r.custom != nil {
-		subnets[r.custom.subnet] = true
-	}
-	for _, b := range r.state.Branches {
-		pods[b.Pod], subnets[b.Subnet] = true, true
-	}
-	r.names, r.ranges = maps.Clone(r.names), maps.Clone(r.ranges)
-	maps.DeleteFunc(r.names, func(uid core.PodUID, _ types.NamespacedName) bool { return !pods[uid] })
-	maps.DeleteFunc(r.ranges, func(id vpc.SubnetID, _ ranges) bool { return !subnets[id] })
 }
 
 // next is when the next pass is due without an event.

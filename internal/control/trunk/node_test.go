@@ -149,6 +149,41 @@ func TestARecordThatWasWrittenWithoutAReplyIsReadAgain(t *testing.T) {
 	})
 }
 
+// The next write finds what the one without a reply has written. It goes on from there at once: a call
+// that takes long keeps no other pod of the node waiting.
+func TestAWriteWithoutAReplyDoesNotWaitForCallsInFlight(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		w.start("one", "web")
+		w.elapse(20 * time.Second)
+		end := w.wire.hold("CreateNetworkInterface")
+		defer end()
+		w.start("slow", "web")
+		w.elapse(2 * time.Second) // its interface is being created
+		lost := 2
+		w.api.inject(func() string {
+			if lost > 0 {
+				lost--
+				return "reply lost"
+			}
+			return ""
+		})
+		w.start("two", "web")
+		w.elapse(10 * time.Second)
+		if w.branch("two") == nil || w.branch("slow") != nil || lost > 0 {
+			w.t.Errorf("two has %+v, slow %+v, %d replies not lost\n%s", w.branch("two"), w.branch("slow"), lost, w.ledger())
+		}
+		end()
+		w.elapse(time.Minute)
+		w.carries("slow", "web")
+		w.carries("two", "web")
+		w.elapse(40 * time.Minute)
+		if n := len(w.branches()); n != 3 {
+			w.t.Errorf("%d branches at EC2, want 3\n%s", n, w.ledger())
+		}
+	})
+}
+
 // A record that was lost, as with a CNINode that was deleted, is made again of what EC2 and the
 // annotations show: no pod loses its branch, and no VLAN is given twice.
 func TestALostRecordIsMadeAgain(t *testing.T) {

@@ -25,10 +25,11 @@ const controllerOwner = "trunkline-controller"
 var ErrChanged = errors.New("another program has changed it")
 
 // WriteLedger writes the record of Trunkline's controller to the status of a CNINode, and returns
-// the object as it is then. was is the object as it was read or written last: if its record is
-// not that of the API server any more, nothing is written and the error is ErrChanged. The rest of
-// the object may have changed. A definition without the field is an error.
-func (b *BranchObjects) WriteLedger(ctx context.Context, was *vpcresources.CNINode, l *vpcresources.BranchLedger) (*vpcresources.CNINode, error) {
+// the object as it is then. was is the object as it was read or written last, and tried are the records of
+// later writes with an unknown outcome: if the API server has another record than one of these, nothing is
+// written and the error is ErrChanged. The rest of the object may have changed. A definition without the
+// field is an error.
+func (b *BranchObjects) WriteLedger(ctx context.Context, was *vpcresources.CNINode, l *vpcresources.BranchLedger, tried ...*vpcresources.BranchLedger) (*vpcresources.CNINode, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportWithin)
 	defer cancel()
 	next := was.DeepCopy()
@@ -42,7 +43,10 @@ func (b *BranchObjects) WriteLedger(ctx context.Context, was *vpcresources.CNINo
 		if err := b.client.VPC.Get().Resource(vpcresources.ResourceCNINodes).Name(was.Name).Do(ctx).Into(live); err != nil {
 			return nil, fmt.Errorf("get CNINode %s: %w", was.Name, err)
 		}
-		if live.UID != was.UID || !apiequality.Semantic.DeepEqual(live.Status.Trunkline, was.Status.Trunkline) {
+		same := func(of *vpcresources.BranchLedger) bool {
+			return apiequality.Semantic.DeepEqual(live.Status.Trunkline, of)
+		}
+		if live.UID != was.UID || !same(was.Status.Trunkline) && !slices.ContainsFunc(tried, same) {
 			return nil, fmt.Errorf("write status.trunkline of CNINode %s: %w", was.Name, ErrChanged)
 		}
 		next = live
