@@ -15,6 +15,7 @@
 // runs it while it leads.
 //
 // Files: trunk.go has the loops, node.go and act.go the reconcile of a node, record.go the
-// conversion of its record, write.go how it is written, pods.go and groups.go the decisions on pods,
-// subnets.go the free addresses of subnets, custom.go the ENIConfig of a node, status.go what is reported.
+// conversion of its record, write.go how it is written, observe.go and associations.go its
+// comparison with EC2, pods.go and groups.go the decisions on pods, subnets.go the free addresses of subnets,
+// custom.go the ENIConfig of a node, status.go what is reported.
 package trunk

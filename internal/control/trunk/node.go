@@ -44,12 +44,17 @@ type node struct {
 }
 
 // times of what is done at intervals.
-type times struct{ host, observe, gone time.Time }
+type times struct {
+	host, observe, gone time.Time
+	asked               time.Time // when the plan began to depend on an observation; zero: it does not
+	unlisted            bool      // an observation waits for a listing of associations
+}
 
 // seen is what this process has read beside the record.
 type seen struct {
-	host   ec2.Host
-	custom customNetworking
+	host     ec2.Host
+	custom   customNetworking
+	branches bool // EC2 has branches that the record does not have
 }
 
 // result of a call.
@@ -260,14 +265,14 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 		if err != nil {
 			return d, err
 		}
-		due := d.Observe != "" || !now.Before(n.times.observe)
-		if !confirmed && (!due || observed) {
+		due := !observed && observer{n}.due(d, now)
+		if !confirmed && !due {
 			n.publish(decided, d)
 			return d, nil
 		}
-		if due && !observed {
+		if due {
 			observed = true
-			if err := n.observe(ctx, d.Observe, now); err != nil {
+			if err := (observer{n}).observe(ctx, d.Observe, now); err != nil {
 				return d, err
 			}
 		}
@@ -333,22 +338,6 @@ func (n *node) confirm(ctx context.Context, uids []core.PodUID) (news bool, _ er
 	return news, nil
 }
 
-// observe compares the record with EC2.
-func (n *node) observe(ctx context.Context, why string, now time.Time) error {
-	seen, skipped, err := n.c.o.EC2.Branches(ctx, n.rec.state.Instance)
-	if err != nil {
-		return err
-	}
-	for _, s := range skipped {
-		n.c.o.Log.Warn("EC2 describes what is skipped", "node", n.name, "object", s.Object, "why", s.Why)
-	}
-	seen.At = seen.At.UTC().Truncate(time.Microsecond)
-	n.rec.state = core.Observe(n.rec.state, seen, n.c.o.Config, now)
-	n.times.observe = now.Add(observeEvery)
-	n.c.o.Log.Debug("branches observed", "node", n.name, "interfaces", len(seen.Interfaces), "why", why)
-	return nil
-}
-
 // begin records the actions of a decision, writes the record, and only then carries them out. If
 // it cannot be written, none is begun.
 func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.Decision, now time.Time) error {
@@ -400,6 +389,9 @@ func (n *node) report(r result) {
 // next is when the next pass is due without an event.
 func (n *node) next(d core.Decision) time.Time {
 	out := n.times.observe
+	if n.times.unlisted {
+		out = time.Time{} // the listing marks the node
+	}
 	for _, t := range []time.Time{d.Next, n.due(), n.seen.custom.recheck} {
 		if !t.IsZero() && (out.IsZero() || t.Before(out)) {
 			out = t

@@ -47,6 +47,10 @@ const (
 	// observeEvery is the time between two regular observations of a node, which find what other
 	// programs changed.
 	observeEvery = 30 * time.Minute
+	// listingFor is how old the listing of associations of a regular observation may be.
+	listingFor = observeEvery / 2
+	// observeAgain is the time after which a regular observation that failed is made again.
+	observeAgain = time.Minute
 	// hostEvery is the least time between two describes of an instance.
 	hostEvery = 10 * time.Second
 	// goneEvery is the time between two checks whether an instance is terminated.
@@ -67,6 +71,7 @@ type Controller struct {
 	objects *kube.BranchObjects
 	groups  *groups
 	subnets *subnets
+	listing *associations
 	compile compiler
 	fleet   *loop.Loop
 	probes  *loop.Loop
@@ -89,6 +94,7 @@ func New(o Options) (*Controller, error) {
 	c.objects = kube.NewBranchObjects(o.Client, c.changed, o.Log)
 	c.groups = newGroups(o.EC2.Groups, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
 	c.subnets = newSubnets(o.EC2.SubnetsOf, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
+	c.listing = newAssociations(o.EC2.Associations, o.Log)
 	c.fleet = loop.New(c.startNodes)
 	c.fleet.MinInterval, c.fleet.Report = fleetEvery, c.report("nodes")
 	c.status = loop.New(c.writeStatus)
@@ -112,6 +118,7 @@ func (c *Controller) Run(ctx context.Context) {
 	if c.objects.Wait(ctx) {
 		wg.Go(func() { c.groups.run(ctx) })
 		wg.Go(func() { c.subnets.run(ctx) })
+		wg.Go(func() { c.listing.run(ctx) })
 		wg.Go(func() { _ = c.probes.Run(ctx) }) // returns nil
 		wg.Go(func() { _ = c.fleet.Run(ctx) })  // returns nil
 		wg.Go(func() { _ = c.status.Run(ctx) }) // returns nil

@@ -226,15 +226,18 @@ func (w *world) policy(name, app string, groups ...string) {
 // start puts a pod on n1 that requests a branch.
 func (w *world) start(name, app string) { w.startAs(name, app, "uid-"+name) }
 
-func (w *world) startAs(name, app, uid string) {
-	w.Put(podsAt, &corev1.Pod{
+func (w *world) startAs(name, app, uid string) { w.Put(podsAt, podOn("n1", name, app, uid)) }
+
+// podOn is a pod that requests a branch.
+func podOn(node, name, app, uid string) *corev1.Pod {
+	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: typesUID(uid), Labels: map[string]string{"app": app}},
-		Spec: corev1.PodSpec{NodeName: "n1", ServiceAccountName: "default", Containers: []corev1.Container{{
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "default", Containers: []corev1.Container{{
 			Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}},
 		}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
-	})
+	}
 }
 
 func (w *world) end(name string) { w.Delete(podsAt, "shop/"+name) }

@@ -221,11 +221,11 @@ func (s trunkSender) associate(ctx context.Context, a trunk.Action) (trunk.Outco
 	case err == nil:
 		return trunk.Outcome{}, fmt.Errorf("%w: %w", ErrOpen, &Error{Action: "AssociateTrunkInterface", Object: string(a.ENI), Err: errors.New("the reply holds no association")})
 	case isVLANInUse(err), inUse(err), Code(err) == "IdempotentParameterMismatch":
-		found, readErr := s.x.associations(ctx)
+		found, readErr := Trunks{Executor: s.x}.Associations(ctx)
 		if readErr != nil {
 			return trunk.Outcome{}, fmt.Errorf("%w: %w", ErrOpen, readErr)
 		}
-		if is := found[a.ENI]; is.Trunk == a.Trunk && is.VLAN == a.VLAN && is.ID != "" {
+		if is := found.by[a.ENI]; is.Trunk == a.Trunk && is.VLAN == a.VLAN && is.ID != "" {
 			return trunk.Outcome{Association: is.ID}, nil
 		}
 	}
@@ -313,20 +313,24 @@ func TrunkFailure(err error) trunk.Failure {
 	return f
 }
 
+// ErrUnlisted means that an instance has branches, and no associations were given.
+var ErrUnlisted = errors.New("the associations of trunks were not listed")
+
 // Branches describes the trunk and the branches of an instance: those that this controller made,
-// and those of AWS's VPC resource controller, which have the same tags. An interface that cannot
-// be read is left out and among the skipped ones.
-func (t Trunks) Branches(ctx context.Context, id vpc.InstanceID) (trunk.Observation, []Skipped, error) {
+// and those of AWS's VPC resource controller, which have the same tags. Their associations are those of a
+// listing; without one, the error is ErrUnlisted if there are branches. The observation is as old as the
+// listing. An interface that cannot be read is left out and among the skipped ones.
+func (t Trunks) Branches(ctx context.Context, id vpc.InstanceID, of Associations) (trunk.Observation, []Skipped, error) {
 	o := trunk.Observation{At: time.Now()}
 	found, err := t.filtered(ctx, filter("tag:"+vpc.TagInstanceID, string(id)), filter("tag:"+vpc.TagOwner, vpc.OwnerResourceController))
 	if err != nil {
 		return o, nil, err
 	}
-	associations := map[vpc.ENIID]association{}
 	if slices.ContainsFunc(found, func(i Interface) bool { return i.Type == vpc.TypeBranch }) {
-		if associations, err = t.associations(ctx); err != nil {
-			return o, nil, err
+		if of.At.IsZero() {
+			return o, nil, fmt.Errorf("branches of %s: %w", id, ErrUnlisted)
 		}
+		o.At = of.At
 	}
 	o.Complete = true
 	var skipped []Skipped
@@ -336,7 +340,7 @@ func (t Trunks) Branches(ctx context.Context, id vpc.InstanceID) (trunk.Observat
 			o.Complete = false // it exists, whatever it is
 			continue
 		}
-		o.Interfaces = append(o.Interfaces, seen(i, id, associations[i.ID]))
+		o.Interfaces = append(o.Interfaces, seen(i, id, of.by[i.ID]))
 	}
 	return o, skipped, nil
 }
@@ -360,44 +364,6 @@ func seen(i Interface, id vpc.InstanceID, is association) trunk.Seen {
 		out.Device = i.device()
 	}
 	return out
-}
-
-// association is one of a branch with a trunk.
-type association struct {
-	ID    trunk.AssociationID
-	Trunk vpc.ENIID
-	VLAN  int
-}
-
-// Bounds of a listing of associations, which has no filter by trunk. EC2's largest page is a
-// little larger.
-const (
-	associationPage  = 250
-	associationPages = 2000
-)
-
-// associations lists those of all trunks, by branch. Callers at the same time share one listing.
-func (x *Executor) associations(ctx context.Context) (map[vpc.ENIID]association, error) {
-	return read(ctx, x, "DescribeTrunkInterfaceAssociations", "all trunks", func(ctx context.Context, api API) (map[vpc.ENIID]association, error) {
-		out := map[vpc.ENIID]association{}
-		req := &ec2.DescribeTrunkInterfaceAssociationsInput{MaxResults: aws.Int32(associationPage)}
-		for range associationPages {
-			page, err := api.DescribeTrunkInterfaceAssociations(ctx, req)
-			if err != nil {
-				return nil, err
-			}
-			for _, a := range page.InterfaceAssociations {
-				out[vpc.ENIID(aws.ToString(a.BranchInterfaceId))] = association{
-					ID: trunk.AssociationID(aws.ToString(a.AssociationId)), Trunk: vpc.ENIID(aws.ToString(a.TrunkInterfaceId)), VLAN: int(aws.ToInt32(a.VlanId)),
-				}
-			}
-			if aws.ToString(page.NextToken) == "" {
-				return out, nil
-			}
-			req.NextToken = page.NextToken
-		}
-		return nil, fmt.Errorf("describe associations of trunks: more than %d pages", associationPages)
-	})
 }
 
 // Host is what EC2 shows of an instance with a trunk, or to have one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,7 +70,11 @@ func (w *trunks) associate(id string, eni vpc.ENIID, vlan int) trunk.Action {
 // branches are the interfaces with the tags of trunks and branches.
 func (w *trunks) seen() trunk.Observation {
 	w.t.Helper()
-	o, skipped, err := w.Branches(w.t.Context(), w.instance)
+	of, err := w.Associations(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	o, skipped, err := w.Branches(w.t.Context(), w.instance, of)
 	if err != nil || len(skipped) > 0 {
 		w.t.Fatalf("%v, skipped %v", err, skipped)
 	}
@@ -305,6 +310,44 @@ func (p twoPages) DescribeTrunkInterfaceAssociations(_ context.Context, in *sdk.
 	return &sdk.DescribeTrunkInterfaceAssociationsOutput{InterfaceAssociations: one("89abcdef", 2)}, nil
 }
 
+// manyPages has a page of associations for each branch, of which each takes as long as at EC2.
+type manyPages struct {
+	twoPages
+	pages int
+}
+
+func (p manyPages) DescribeTrunkInterfaceAssociations(_ context.Context, in *sdk.DescribeTrunkInterfaceAssociationsInput, _ ...func(*sdk.Options)) (*sdk.DescribeTrunkInterfaceAssociationsOutput, error) {
+	time.Sleep(300 * time.Millisecond)
+	at, _ := strconv.Atoi(aws.ToString(in.NextToken)) // 0 without one
+	out := &sdk.DescribeTrunkInterfaceAssociationsOutput{InterfaceAssociations: []types.TrunkInterfaceAssociation{{
+		AssociationId: aws.String("trunk-assoc-1"), BranchInterfaceId: aws.String(fmt.Sprintf("eni-%08x", at)), TrunkInterfaceId: aws.String("eni-t"), VlanId: aws.Int32(1),
+	}}}
+	if at+1 < p.pages {
+		out.NextToken = aws.String(strconv.Itoa(at + 1))
+	}
+	return out, nil
+}
+
+// A listing may take longer than one read, and each of its pages is counted by the budget.
+func TestAListingOfManyAssociationsIsReadToItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, err := ec2.NewExecutor(ec2.Options{
+			Clients: ec2.Clients{Kept: manyPages{pages: 400}}, Log: slog.New(slog.DiscardHandler), Budget: func(string) ec2.Budget { return ec2.Budget{PerSecond: 2, Burst: 10} },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		of, err := ec2.Trunks{Executor: x}.Associations(t.Context())
+		if err != nil || of.Len() != 400 || !of.At.Equal(began) {
+			t.Errorf("%d associations since %s, %v; want 400 since %s", of.Len(), of.At, err, began)
+		}
+		if took := time.Since(began); took < 390*time.Second/2 {
+			t.Errorf("the pages took %s: they are faster than the budget", took)
+		}
+	})
+}
+
 // One odd interface does not keep the others from being observed, and the observation does not
 // show that anything is absent.
 func TestAnOddInterfaceIsSkippedAndReported(t *testing.T) {
@@ -312,7 +355,11 @@ func TestAnOddInterfaceIsSkippedAndReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, skipped, err := ec2.Trunks{Executor: x}.Branches(t.Context(), "i-1")
+	of, err := ec2.Trunks{Executor: x}.Associations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, skipped, err := ec2.Trunks{Executor: x}.Branches(t.Context(), "i-1", of)
 	if err != nil || o.Complete || len(o.Interfaces) != 2 || o.Interfaces[0].VLAN != 1 || o.Interfaces[1].VLAN != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
