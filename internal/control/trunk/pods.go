@@ -2,42 +2,15 @@ package trunk
 
 import (
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/core/podeni"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
-
-// compiler keeps the compiled policies until one changes.
-type compiler struct {
-	mu  sync.Mutex
-	set *securitygroup.Set
-}
-
-func (c *compiler) drop() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.set = nil
-}
-
-func (c *compiler) compiled(policies func() []*v1beta1.SecurityGroupPolicy) *securitygroup.Set {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.set == nil {
-		var list []securitygroup.Policy
-		for _, p := range policies() {
-			list = append(list, kube.GroupPolicy(p))
-		}
-		c.set = securitygroup.Compile(list)
-	}
-	return c.set
-}
 
 // decided is a pod, and what becomes of it.
 type decided struct {
@@ -48,18 +21,12 @@ type decided struct {
 
 // decide decides for pods of a VPC. Without one, groups are not checked.
 func (c *Controller) decide(pods []*corev1.Pod, in vpc.ID) []decided {
-	set := c.compile.compiled(c.objects.Policies)
 	out := make([]decided, 0, len(pods))
 	var ids []string
 	for _, p := range pods {
-		of := securitygroup.FromPod(p)
-		var account *securitygroup.Account
-		if a, ok := c.objects.Account(p.Namespace, of.ServiceAccount); ok {
-			account = &securitygroup.Account{Ref: securitygroup.Ref{Namespace: a.Namespace, Name: a.Name}, Labels: a.Labels}
-		}
-		d := set.Select(of, account)
+		d := c.objects.Select(p)
 		ids = append(ids, d.Groups...)
-		out = append(out, decided{p, d, len(p.Spec.Containers) > 0})
+		out = append(out, decided{p, d, kube.RequestsBranch(p)})
 	}
 	if in == "" {
 		return out

@@ -210,7 +210,7 @@ func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error)
 		}
 	}
 	problems := map[securitygroup.Ref]error{}
-	for _, p := range c.compile.compiled(c.objects.Policies).Problems() {
+	for _, p := range c.objects.Set().Problems() {
 		problems[p.Policy] = p.Err
 	}
 	var errs []error

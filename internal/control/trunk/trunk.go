@@ -72,7 +72,6 @@ type Controller struct {
 	groups  *groups
 	subnets *subnets
 	listing *associations
-	compile compiler
 	fleet   *loop.Loop
 	probes  *loop.Loop
 	probe   probe
@@ -129,9 +128,6 @@ func (c *Controller) Run(ctx context.Context) {
 
 // changed is called by the cache.
 func (c *Controller) changed(what kube.BranchChange) {
-	if what.All {
-		c.compile.drop()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if what.All {

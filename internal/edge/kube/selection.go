@@ -1,0 +1,200 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// SelectionObjects is the cache of which pods of the cluster get which security groups: pods,
+// SecurityGroupPolicies and service accounts. Its methods may be called from any goroutine.
+type SelectionObjects struct {
+	client   *Client
+	log      *slog.Logger
+	pods     cache.SharedIndexInformer
+	policies cache.SharedIndexInformer
+	accounts cache.SharedIndexInformer
+
+	mu  sync.Mutex
+	set *securitygroup.Set // of the policies; nil: to be compiled
+}
+
+// NewSelectionObjects prepares the informers. changed is called after each change; it must not block.
+func NewSelectionObjects(c *Client, changed func(BranchChange), log *slog.Logger) *SelectionObjects {
+	core := c.Core.CoreV1().RESTClient()
+	s := &SelectionObjects{
+		client: c, log: log,
+		pods:     informer(core, "pods", &corev1.Pod{}, fields.Everything(), stripBranchPod),
+		policies: informer(c.Policies, v1beta1.ResourceSecurityGroupPolicies, &v1beta1.SecurityGroupPolicy{}, fields.Everything(), stripManaged),
+		accounts: informer(core, "serviceaccounts", &corev1.ServiceAccount{}, fields.Everything(), stripAccount),
+	}
+	mustNotRun(nil, s.pods.AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) { return []string{nodeOf(obj)}, nil }}))
+	report(s.informers(), func(obj any) {
+		if _, policy := obj.(*v1beta1.SecurityGroupPolicy); policy {
+			s.mu.Lock()
+			s.set = nil
+			s.mu.Unlock()
+		}
+		changed(changeOf(obj))
+	}, log)
+	return s
+}
+
+// report has changed called with each object of informers that is added, changed or deleted.
+func report(informers []cache.SharedIndexInformer, changed func(obj any), log *slog.Logger) {
+	for _, inf := range informers {
+		mustNotRun(nil, inf.SetWatchErrorHandlerWithContext(func(_ context.Context, r *cache.Reflector, err error) {
+			log.Warn("watch interrupted, retrying", "resource", r.TypeDescription(), "err", err)
+		}))
+		mustNotRun(inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: changed,
+			UpdateFunc: func(was, is any) {
+				if !heartbeat(was, is) {
+					changed(is)
+				}
+			},
+			DeleteFunc: func(obj any) {
+				if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+					obj = gone.Obj
+				}
+				changed(obj)
+			},
+		}))
+	}
+}
+
+func (s *SelectionObjects) informers() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{s.pods, s.policies, s.accounts}
+}
+
+// Run watches until ctx ends. It retries without a limit while the server does not respond.
+func (s *SelectionObjects) Run(ctx context.Context) { runInformers(ctx, s.informers()) }
+
+// Wait returns true once everything was read, and false if ctx ends before.
+func (s *SelectionObjects) Wait(ctx context.Context) bool { return waitFor(ctx, s.informers()) }
+
+func runInformers(ctx context.Context, list []cache.SharedIndexInformer) {
+	var wg sync.WaitGroup
+	for _, inf := range list {
+		wg.Go(func() { inf.RunWithContext(ctx) })
+	}
+	wg.Wait()
+}
+
+func waitFor(ctx context.Context, list []cache.SharedIndexInformer) bool {
+	var synced []cache.InformerSynced
+	for _, inf := range list {
+		synced = append(synced, inf.HasSynced)
+	}
+	return cache.WaitForCacheSync(ctx.Done(), synced...)
+}
+
+// stripBranchPod drops everything that groups and branches of a pod do not depend on.
+func stripBranchPod(obj any) (any, error) {
+	in, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	out := &corev1.Pod{}
+	out.Namespace, out.Name, out.UID, out.ResourceVersion = in.Namespace, in.Name, in.UID, in.ResourceVersion
+	out.Labels, out.DeletionTimestamp = in.Labels, in.DeletionTimestamp
+	if owner := metav1.GetControllerOf(in); owner != nil {
+		out.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if text, has := in.Annotations[vpc.AnnotationPodENI]; has {
+		out.Annotations = map[string]string{vpc.AnnotationPodENI: text}
+	}
+	out.Spec.NodeName, out.Spec.HostNetwork, out.Spec.ServiceAccountName = in.Spec.NodeName, in.Spec.HostNetwork, in.Spec.ServiceAccountName
+	for _, c := range slices.Concat(in.Spec.InitContainers, in.Spec.Containers) {
+		if n, requested := c.Resources.Requests[vpc.ResourcePodENI]; requested && !n.IsZero() {
+			out.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{vpc.ResourcePodENI: n}}}}
+			break
+		}
+	}
+	out.Status.Phase, out.Status.PodIP = in.Status.Phase, in.Status.PodIP
+	return out, nil
+}
+
+func stripAccount(obj any) (any, error) {
+	in, ok := obj.(*corev1.ServiceAccount)
+	if !ok {
+		return obj, nil
+	}
+	out := &corev1.ServiceAccount{}
+	out.Namespace, out.Name, out.UID, out.ResourceVersion, out.Labels = in.Namespace, in.Name, in.UID, in.ResourceVersion, in.Labels
+	return out, nil
+}
+
+// Pods are all pods; see stripBranchPod.
+func (s *SelectionObjects) Pods() []*corev1.Pod { return objects[*corev1.Pod](s.pods) }
+
+// PodsOn are the pods that are bound to a node.
+func (s *SelectionObjects) PodsOn(node string) []*corev1.Pod {
+	found, err := s.pods.GetIndexer().ByIndex(byNode, node)
+	if err != nil {
+		s.log.Error("pods of a node not listed", "node", node, "err", err)
+		return nil
+	}
+	return typed[*corev1.Pod](found)
+}
+
+// Policies are all SecurityGroupPolicies.
+func (s *SelectionObjects) Policies() []*v1beta1.SecurityGroupPolicy {
+	return objects[*v1beta1.SecurityGroupPolicy](s.policies)
+}
+
+// Set is the policies, compiled once for each change.
+func (s *SelectionObjects) Set() *securitygroup.Set {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.set == nil {
+		var list []securitygroup.Policy
+		for _, p := range s.Policies() {
+			list = append(list, GroupPolicy(p))
+		}
+		s.set = securitygroup.Compile(list)
+	}
+	return s.set
+}
+
+// Select decides for a pod by the policies, whether its groups are known or not.
+func (s *SelectionObjects) Select(p *corev1.Pod) securitygroup.Decision {
+	of := securitygroup.FromPod(p)
+	var account *securitygroup.Account
+	if a, ok := object[*corev1.ServiceAccount](s.accounts, p.Namespace+"/"+of.ServiceAccount); ok {
+		account = &securitygroup.Account{Ref: securitygroup.Ref{Namespace: a.Namespace, Name: a.Name}, Labels: a.Labels}
+	}
+	return s.Set().Select(of, account)
+}
+
+// RequestsBranch reports whether a container of a cached pod requests a branch.
+func RequestsBranch(p *corev1.Pod) bool { return len(p.Spec.Containers) > 0 }
+
+// Wired reports whether the node of a pod has set its network up.
+func Wired(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning || p.Status.PodIP != "" }
+
+// PodEnded reports whether the API server has no pod of a uid, or has it in a terminal phase.
+func (s *SelectionObjects) PodEnded(ctx context.Context, ref PodRef, uid string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
+	p, err := s.client.Core.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("get pod %s: %w", ref, err)
+	}
+	return string(p.UID) != uid || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed, nil
+}
