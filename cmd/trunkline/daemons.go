@@ -315,6 +315,7 @@ func (c *controllerCmd) run(p process) error {
 	}
 	if cfg.NodeGroups() {
 		options.Groups = ec2.NewReader(awsConfig)
+		options.GroupStatus = cfg.SecurityGroups == config.SecurityGroupsEBPF
 	}
 	return controller.Run(p.ctx, options)
 }

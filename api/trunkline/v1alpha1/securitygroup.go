@@ -14,6 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:scope=Cluster
 // +kubebuilder:printcolumn:name="VPC",type=string,JSONPath=`.spec.vpcID`
 // +kubebuilder:printcolumn:name="Name",type=string,JSONPath=`.spec.groupName`
+// +kubebuilder:printcolumn:name="Absent",type=boolean,JSONPath=`.spec.absent`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^sg-([0-9a-f]{8}|[0-9a-f]{17})$')",message="the name must be the id of a security group, such as sg-0123456789abcdef0"
 type SecurityGroup struct {
@@ -24,10 +25,19 @@ type SecurityGroup struct {
 }
 
 // SecurityGroupSpec is a group as EC2 describes it.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.vpcID) != has(self.absent)",message="exactly one of vpcID and absent must be set"
+// +kubebuilder:validation:XValidation:rule="!has(self.absent) || !(has(self.groupName) || has(self.rules) || has(self.members) || has(self.pools) || has(self.notUsed))",message="a group that is absent has nothing else"
 type SecurityGroupSpec struct {
 	// VPCID of the group.
+	// +optional
 	// +kubebuilder:validation:Pattern=`^vpc-[0-9a-f]+$`
-	VPCID string `json:"vpcID"`
+	VPCID string `json:"vpcID,omitempty"`
+	// Absent: a policy names the group, and EC2 has none of the id in the account. Nodes refuse pods
+	// with it by name. It may be created later.
+	// +optional
+	// +kubebuilder:validation:Enum=true
+	Absent bool `json:"absent,omitempty"`
 	// GroupName is that of EC2.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255

@@ -107,7 +107,7 @@ type Group struct {
 
 // staleReport is the age from which a node's report is an error: agents write one at
 // least once a minute.
-const staleReport = 3 * time.Minute
+const staleReport = kube.StaleReport
 
 // Wrong returns every error, one line each.
 func (s Status) Wrong() []string {

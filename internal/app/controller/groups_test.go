@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/control/groupstatus"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
@@ -71,6 +72,7 @@ func TestGroupsForNodesAreWrittenWithExactlyTheRightsOfTheirComponent(t *testing
 	ctx, stop := context.WithCancel(t.Context())
 	var ran sync.WaitGroup
 	ran.Go(func() { feedGroups(ctx, r.opts) })
+	ran.Go(func() { groupstatus.New(r.opts.Client, r.opts.Log).Run(ctx) })
 	defer func() { stop(); ran.Wait() }()
 	until := func(what string, holds func() bool) {
 		t.Helper()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/trunkline/trunkline/internal/control/groupstatus"
 	branches "github.com/trunkline/trunkline/internal/control/trunk"
 	"github.com/trunkline/trunkline/internal/core/leak"
 	"github.com/trunkline/trunkline/internal/core/trunk"
@@ -43,6 +44,8 @@ type Options struct {
 	Branches *BranchOptions
 	// Groups reads the security groups that nodes enforce; nil where they enforce none.
 	Groups ec2.GroupAPI
+	// GroupStatus: nodes enforce the groups of all pods, and the status of policies says so.
+	GroupStatus bool
 }
 
 // BranchOptions are those of the controller of trunks and branches.
@@ -198,6 +201,9 @@ func lead(ctx context.Context, o Options, c *collector, events *kube.Events) err
 	if o.Groups != nil {
 		g.Go(func() error { feedGroups(ctx, o); return nil })
 	}
+	if o.GroupStatus {
+		g.Go(func() error { groupstatus.New(o.Client, o.Log).Run(ctx); return nil })
+	}
 	return g.Wait() // all return nil
 }
 
@@ -209,6 +215,7 @@ func ownBranches(o Options, events *kube.Events) (*branches.Controller, error) {
 	}
 	return branches.New(branches.Options{
 		Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
-		Excluded: []string{metav1.NamespaceSystem, o.Namespace}, Registry: o.Registry,
+		NodesEnforce: o.Groups != nil,
+		Excluded:     []string{metav1.NamespaceSystem, o.Namespace}, Registry: o.Registry,
 	})
 }

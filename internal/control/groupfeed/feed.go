@@ -1,8 +1,8 @@
 // Package groupfeed keeps the SecurityGroups of the cluster equal to EC2's security groups, for nodes
 // that enforce groups without branches.
 //
-// It decides which groups nodes need: those that SecurityGroupPolicies name, and those that the rules
-// of these refer to. It reads no table and writes none. It drives edge/ec2, which reads groups, rules
+// It decides which groups nodes need: those that SecurityGroupPolicies name, also if EC2 has none of the
+// id, and those that the rules of these refer to. It reads no table and writes none. It drives edge/ec2, which reads groups, rules
 // and members, and edge/kube, from which it has the policies and to which it writes. The elected
 // leader of app/controller runs its loop; nodes read what it writes by control/groups.
 //
@@ -103,9 +103,9 @@ func named(s *kube.GroupState) (ids []vpc.SecurityGroupID) {
 	return slices.Compact(ids)
 }
 
-// write makes the objects equal to the groups. One that a policy names, and that EC2 does not show any
-// more, is deleted only if the next pass does not see the group either: an answer of EC2 may be older
-// than the last one.
+// write makes the objects equal to the groups. One that a policy names, and that EC2 does not show, is
+// published as absent, so that nodes and the status of policies refuse it by name. If EC2 showed it
+// before, the next pass must not see it either: an answer of EC2 may be older than the last one.
 func (f *Feed) write(ctx context.Context, wanted []vpc.SecurityGroupID, groups map[vpc.SecurityGroupID]ec2.SecurityGroup, have []trunkline.SecurityGroup) error {
 	var errs []error
 	missing := map[string]bool{}
@@ -114,32 +114,43 @@ func (f *Feed) write(ctx context.Context, wanted []vpc.SecurityGroupID, groups m
 		id := vpc.SecurityGroupID(object.Name)
 		existing[id] = true
 		g, exists := groups[id]
+		named := slices.Contains(wanted, id)
+		spec := trunkline.SecurityGroupSpec{Absent: true}
+		if exists {
+			spec = specOf(g)
+		}
 		switch {
-		case exists:
-			if spec := specOf(g); !reflect.DeepEqual(spec, object.Spec) {
-				object.Spec = spec
-				errs = append(errs, f.put(ctx, object, "changed"))
-			}
-		case slices.Contains(wanted, id) && !f.missing[object.Name]:
-			missing[object.Name] = true
-		default:
+		case !exists && !named:
 			f.Log.Info("security group removed for nodes", "group", object.Name)
 			errs = append(errs, kube.DeleteSecurityGroup(ctx, f.Client, object.Name))
+		case !exists && !object.Spec.Absent && !f.missing[object.Name]:
+			missing[object.Name] = true
+		case !reflect.DeepEqual(spec, object.Spec):
+			object.Spec = spec
+			errs = append(errs, f.put(ctx, object, "changed"))
 		}
 	}
 	f.missing = missing
-	for id, g := range groups {
-		if !existing[id] {
-			object := trunkline.SecurityGroup{Spec: specOf(g)}
-			object.Name = string(id)
-			errs = append(errs, f.put(ctx, object, "added"))
+	add := func(id vpc.SecurityGroupID, spec trunkline.SecurityGroupSpec) {
+		if existing[id] {
+			return
 		}
+		existing[id] = true
+		object := trunkline.SecurityGroup{Spec: spec}
+		object.Name = string(id)
+		errs = append(errs, f.put(ctx, object, "added"))
+	}
+	for id, g := range groups {
+		add(id, specOf(g))
+	}
+	for _, id := range wanted {
+		add(id, trunkline.SecurityGroupSpec{Absent: true})
 	}
 	return errors.Join(errs...)
 }
 
 func (f *Feed) put(ctx context.Context, object trunkline.SecurityGroup, how string) error {
-	f.Log.Info("security group "+how+" for nodes", "group", object.Name, "rules", len(object.Spec.Rules), "members", len(object.Spec.Members))
+	f.Log.Info("security group "+how+" for nodes", "group", object.Name, "absent", object.Spec.Absent, "rules", len(object.Spec.Rules), "members", len(object.Spec.Members))
 	return kube.PutSecurityGroup(ctx, f.Client, object)
 }
 

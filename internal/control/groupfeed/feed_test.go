@@ -158,6 +158,10 @@ func (w *world) objects() map[string]string {
 		if !w.server.Get(groupsPath, key, &g) {
 			continue
 		}
+		if g.Spec.Absent {
+			out[g.Name] = "absent"
+			continue
+		}
 		var parts []string
 		for _, r := range g.Spec.Rules {
 			if r.Direction == trunkline.RuleIngress {
@@ -181,7 +185,7 @@ func (w *world) expect(want map[string]string) {
 func TestNodesGetTheGroupsThatPoliciesNameAndTheirReferences(t *testing.T) {
 	w := start(t)
 	w.policies.synced = false
-	w.policies.name(w.db, "sg-00000009", "default")
+	w.policies.name(w.db, "default")
 	w.allow(5432)
 	w.pass()
 	w.expect(nil) // what policies name is not known
@@ -235,20 +239,70 @@ func TestNothingIsWrittenWhileEC2CannotBeRead(t *testing.T) {
 	w.expect(before)
 }
 
-func TestAGroupThatEC2ShowsNoMoreIsRemovedAfterASecondReading(t *testing.T) {
+// ops makes a group.
+func (w *world) ops() string {
+	w.t.Helper()
+	made, err := w.ec2.CreateSecurityGroup(w.t.Context(), &sdk.CreateSecurityGroupInput{GroupName: aws.String("ops"), Description: aws.String("ops"), VpcId: w.vpc()})
+	must(w.t, err)
+	return *made.GroupId
+}
+
+func TestAGroupThatEC2ShowsNoMoreIsAbsentAfterASecondReading(t *testing.T) {
 	w := start(t)
-	made, err := w.ec2.CreateSecurityGroup(t.Context(), &sdk.CreateSecurityGroupInput{GroupName: aws.String("ops"), Description: aws.String("ops"), VpcId: w.vpc()})
-	must(t, err)
-	w.policies.name(*made.GroupId)
+	ops := w.ops()
+	w.policies.name(ops)
 	w.pass()
-	want := map[string]string{*made.GroupId: "[]"}
+	want := map[string]string{ops: "[]"}
 	w.expect(want)
-	_, err = w.ec2.DeleteSecurityGroup(t.Context(), &sdk.DeleteSecurityGroupInput{GroupId: made.GroupId})
+	_, err := w.ec2.DeleteSecurityGroup(t.Context(), &sdk.DeleteSecurityGroupInput{GroupId: aws.String(ops)})
 	must(t, err)
 	w.pass()
 	w.expect(want)
 	w.pass()
-	w.expect(nil)
+	w.expect(map[string]string{ops: "absent"})
+	w.policies.name(w.web)
+	w.pass()
+	w.expect(map[string]string{w.web: "[]"})
+}
+
+// unseen is EC2 while it does not show a group.
+type unseen struct {
+	ec2.GroupAPI
+	group string
+}
+
+func (u unseen) DescribeSecurityGroups(ctx context.Context, in *sdk.DescribeSecurityGroupsInput, o ...func(*sdk.Options)) (*sdk.DescribeSecurityGroupsOutput, error) {
+	out, err := u.GroupAPI.DescribeSecurityGroups(ctx, in, o...)
+	if err == nil {
+		out.SecurityGroups = slices.DeleteFunc(out.SecurityGroups, func(g types.SecurityGroup) bool { return aws.ToString(g.GroupId) == u.group })
+	}
+	return out, err
+}
+
+// A policy may name a group before it is created. What rules refer to is not published as absent: it
+// refuses no pod.
+func TestAGroupThatEC2DoesNotHaveIsPublishedAsAbsentUntilItIsCreated(t *testing.T) {
+	w := start(t)
+	ops := w.ops()
+	w.policies.name(w.db, ops)
+	w.EC2 = unseen{w.ec2, ops}
+	w.pass()
+	w.expect(map[string]string{w.db: "[]", ops: "absent"})
+	requests := len(w.server.Requests())
+	w.pass()
+	for _, r := range w.server.Requests()[requests:] {
+		if !strings.HasPrefix(r, "GET ") {
+			t.Errorf("a pass without a change made the request %s", r)
+		}
+	}
+	w.EC2 = w.ec2
+	w.pass()
+	w.expect(map[string]string{w.db: "[]", ops: "[]"})
+	w.allow(5432)
+	w.policies.name(w.db)
+	w.EC2 = unseen{w.ec2, w.web}
+	w.pass()
+	w.expect(map[string]string{w.db: "5432 " + w.web + "; []"})
 }
 
 func (w *world) vpc() *string {

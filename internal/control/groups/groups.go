@@ -221,6 +221,10 @@ func newSelector(state *kube.GroupState, id vpc.ID, limit int) selector {
 	s.known = securitygroup.Known{VPC: id, Limit: limit, Groups: map[string]securitygroup.Group{}}
 	for _, name := range slices.Sorted(maps.Keys(state.Groups)) {
 		g := state.Groups[name]
+		if g.Absent {
+			s.known.Groups[string(name)] = securitygroup.Group{}
+			continue
+		}
 		s.known.Groups[string(name)] = securitygroup.Group{Exists: true, VPCs: []vpc.ID{g.VPC}}
 		if g.VPC == id {
 			s.groups = append(s.groups, g.Group)

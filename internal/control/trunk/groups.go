@@ -2,8 +2,6 @@ package trunk
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -77,19 +75,11 @@ func (g *groups) of(in vpc.ID, limit int, ids []string) securitygroup.Known {
 func (g *groups) problem(ids []string, networks []vpc.ID) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, id := range ids {
-		var bad error
-		for _, in := range networks {
-			if bad = (securitygroup.Known{VPC: in, Groups: g.known}).Problem(id); bad == nil || errors.Is(bad, securitygroup.ErrGroupNotRead) {
-				bad = nil
-				break
-			}
-		}
-		if bad != nil {
-			return fmt.Errorf("security group %q: %w", id, bad)
-		}
+	known := make([]securitygroup.Known, len(networks))
+	for i, in := range networks {
+		known[i] = securitygroup.Known{VPC: in, Groups: g.known}
 	}
-	return nil
+	return securitygroup.Unusable(ids, known)
 }
 
 // firstAsk and lastAsk bound the pause before EC2 is asked again.

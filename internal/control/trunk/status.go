@@ -11,9 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
@@ -189,52 +186,43 @@ func (n *node) podEvent(pod core.PodUID, kind, reason, message string) {
 	n.c.o.Events.PodWarning(ref, string(pod), reason, message)
 }
 
-// refusedShown is how many refused pods a status names.
-const refusedShown = 10
-
 // writeStatus writes the status of each policy that has another one than it should.
 func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error) {
-	applied, refused, networks := c.views()
-	counts := map[securitygroup.Ref]*v1beta1.SecurityGroupPolicyStatus{}
+	v, networks := c.views()
+	counted := kube.PolicyStatus{Reason: kube.ReasonWithoutBranch}
 	for _, d := range c.decideAll(networks) {
-		for _, m := range d.Matches {
-			if !m.Selected {
-				continue
-			}
-			s := counts[m.Policy]
-			if s == nil {
-				s = &v1beta1.SecurityGroupPolicyStatus{}
-				counts[m.Policy] = s
-			}
-			count(s, d, applied, refused)
-		}
+		counted.Add(d.pod.Name, d.Decision, c.stateOf(d, v))
 	}
-	problems := map[securitygroup.Ref]error{}
-	for _, p := range c.objects.Set().Problems() {
-		problems[p.Policy] = p.Err
-	}
-	var errs []error
-	for _, p := range c.objects.Policies() {
-		ref := securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}
-		next := p.DeepCopy()
-		problem := problems[ref]
-		if problem == nil {
-			problem = c.groups.problem(p.Spec.SecurityGroups.Groups, slices.Sorted(maps.Values(networks)))
+	in := slices.Sorted(maps.Values(networks))
+	return time.Time{}, c.objects.WriteStatus(ctx, &counted, func(p *v1beta1.SecurityGroupPolicy) error {
+		if err := c.groups.problem(p.Spec.SecurityGroups.Groups, in); err != nil {
+			return err
 		}
-		if problem == nil && slices.Contains(c.o.Excluded, p.Namespace) {
-			problem = errExcluded
+		if slices.Contains(c.o.Excluded, p.Namespace) {
+			return errExcluded
 		}
-		next.Status = statusOf(p, counts[ref], problem)
-		if !apiequality.Semantic.DeepEqual(next.Status, p.Status) {
-			errs = append(errs, c.objects.WritePolicyStatus(ctx, next))
-		}
-	}
-	return time.Time{}, errors.Join(errs...)
+		return nil
+	})
 }
 
-// views are those of all nodes, and the nodes' VPCs.
-func (c *Controller) views() (applied map[types.UID]bool, refused map[types.UID]string, networks map[string]vpc.ID) {
-	applied, refused, networks = map[types.UID]bool{}, map[types.UID]string{}, map[string]vpc.ID{}
+// stateOf is whether a pod has its groups: at a branch, or, without one, on its node.
+func (c *Controller) stateOf(d decided, v view) kube.PodGroupState {
+	why, refused := v.refused[d.pod.UID]
+	switch {
+	case refused:
+		return kube.PodGroupState{RefusedBy: "RefusedByEC2", Message: why}
+	case v.applied[d.pod.UID]:
+		return kube.PodGroupState{Applied: true}
+	case c.byNode == nil || d.requests:
+		return kube.PodGroupState{}
+	}
+	_, why = c.byNode.Judge(d.pod, d.Decision, time.Now())
+	return kube.PodGroupState{Applied: why == "", Message: why}
+}
+
+// views are those of all nodes as one, and the nodes' VPCs.
+func (c *Controller) views() (all view, networks map[string]vpc.ID) {
+	all, networks = view{applied: map[types.UID]bool{}, refused: map[types.UID]string{}}, map[string]vpc.ID{}
 	c.mu.Lock()
 	nodes := make([]*node, 0, len(c.nodes))
 	for _, n := range c.nodes {
@@ -244,17 +232,17 @@ func (c *Controller) views() (applied map[types.UID]bool, refused map[types.UID]
 	for _, n := range nodes {
 		n.mu.Lock()
 		for uid := range n.view.applied {
-			applied[uid] = true
+			all.applied[uid] = true
 		}
 		for uid, why := range n.view.refused {
-			refused[uid] = why
+			all.refused[uid] = why
 		}
 		if n.view.network != "" {
 			networks[n.name] = n.view.network
 		}
 		n.mu.Unlock()
 	}
-	return applied, refused, networks
+	return all, networks
 }
 
 // decideAll decides for all pods. Groups are checked against the VPC of the pod's node.
@@ -270,82 +258,6 @@ func (c *Controller) decideAll(networks map[string]vpc.ID) (out []decided) {
 	return out
 }
 
-// count enters a pod in the status of a policy.
-func count(s *v1beta1.SecurityGroupPolicyStatus, d decided, applied map[types.UID]bool, refused map[types.UID]string) {
-	s.MatchedPods++
-	r := v1beta1.RefusedPod{Name: d.pod.Name}
-	switch why, byEC2 := refused[d.pod.UID]; {
-	case d.Verdict == securitygroup.Refused && !errors.Is(d.Refusal, securitygroup.ErrGroupNotRead):
-		r.Reason, r.Message = reasonOf(d.Refusal), cut(d.Why)
-	case byEC2:
-		r.Reason, r.Message = "RefusedByEC2", cut(why)
-	case applied[d.pod.UID]:
-		s.AppliedPods++
-		return
-	default:
-		return
-	}
-	s.RefusedPods++
-	if len(s.Refused) < refusedShown {
-		s.Refused = append(s.Refused, r)
-	}
-}
-
-// reasonRefused is that of a refusal without a reason of its own.
-const reasonRefused = "Refused"
-
-// reasonOf is a refusal in CamelCase.
-func reasonOf(err error) string {
-	for _, r := range []struct {
-		err  error
-		name string
-	}{
-		{securitygroup.ErrMalformedGroup, "MalformedGroup"},
-		{securitygroup.ErrUnknownGroup, "UnknownGroup"},
-		{securitygroup.ErrForeignGroup, "ForeignGroup"},
-		{securitygroup.ErrTooManyGroups, "TooManyGroups"},
-		{securitygroup.ErrNoAccount, "NoServiceAccount"},
-	} {
-		if errors.Is(err, r.err) {
-			return r.name
-		}
-	}
-	return reasonRefused
-}
-
 // errExcluded is why a policy of an excluded namespace is not enforced.
-var errExcluded = errors.New("in kube-system and in Trunkline's namespace no pod is required to have a branch, so that no policy keeps DNS or Trunkline from starting: " +
-	"selected pods that request " + vpc.ResourcePodENI + " themselves get the groups, and others run with those of their node")
-
-// statusOf is the status that a policy should have. Conditions that do not change keep the time
-// of their last change.
-func statusOf(p *v1beta1.SecurityGroupPolicy, counted *v1beta1.SecurityGroupPolicyStatus, problem error) v1beta1.SecurityGroupPolicyStatus {
-	out := v1beta1.SecurityGroupPolicyStatus{}
-	if counted != nil {
-		out = *counted
-	}
-	out.ObservedGeneration = p.Generation
-	out.Conditions = slices.Clone(p.Status.Conditions)
-	valid := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: "Valid", ObservedGeneration: p.Generation}
-	if problem != nil {
-		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "SelectsNoPod", cut(problem.Error())
-		if r := reasonOf(problem); r != reasonRefused {
-			valid.Reason = r
-		}
-	}
-	if errors.Is(problem, errExcluded) {
-		valid.Reason = "NamespaceExcluded"
-	}
-	done := metav1.Condition{Type: v1beta1.ConditionApplied, Status: metav1.ConditionTrue, Reason: "AllApplied", ObservedGeneration: p.Generation}
-	switch {
-	case out.RefusedPods > 0:
-		done.Status, done.Reason = metav1.ConditionFalse, "PodsRefused"
-		done.Message = fmt.Sprintf("%d of %d pods are refused, the first %s: %s", out.RefusedPods, out.MatchedPods, out.Refused[0].Name, out.Refused[0].Reason)
-	case out.AppliedPods < out.MatchedPods:
-		done.Status, done.Reason = metav1.ConditionFalse, "PodsWithoutBranch"
-		done.Message = fmt.Sprintf("%d of %d pods do not have their groups yet", out.MatchedPods-out.AppliedPods, out.MatchedPods)
-	}
-	meta.SetStatusCondition(&out.Conditions, valid)
-	meta.SetStatusCondition(&out.Conditions, done)
-	return out
-}
+var errExcluded = fmt.Errorf("%w: in kube-system and in Trunkline's namespace no pod is required to have a branch, so that no policy keeps DNS or Trunkline from starting: "+
+	"selected pods that request "+vpc.ResourcePodENI+" themselves get the groups, and others run with those of their node", kube.ErrExcluded)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
@@ -63,11 +64,7 @@ func TestTheStatusOfAPolicyCountsItsPods(t *testing.T) {
 		w.counts("web", 2, 2, 0, true, "AllApplied")
 		w.counts("empty", 0, 0, 0, false, "AllApplied")
 		w.counts("db", 0, 0, 0, true, "AllApplied")
-		w.Put(podsAt, &corev1.Pod{ // admitted before its policy, without a branch
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "early", UID: "uid-early", Labels: map[string]string{"app": "web"}},
-			Spec:       corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
-		})
+		late(w, "early", "web")
 		w.elapse(20 * time.Second)
 		w.counts("web", 3, 2, 0, true, "PodsWithoutBranch")
 		if e := w.branch("early"); e != nil {
@@ -76,6 +73,57 @@ func TestTheStatusOfAPolicyCountsItsPods(t *testing.T) {
 		w.end("early")
 		w.elapse(20 * time.Second)
 		w.counts("web", 2, 2, 0, true, "AllApplied")
+	})
+}
+
+// late is a pod that was wired before a policy selected it, without a branch.
+func late(w *world, name, app string) {
+	w.Put(podsAt, &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: typesUID("uid-" + name), Labels: map[string]string{"app": app}},
+		Spec:       corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	})
+}
+
+// enforces puts the report of n1 and the object of a group, as a node that enforces it has them.
+func enforces(w *world, group string) {
+	in := string(w.cloud.State().VPC.ID)
+	w.Put("/apis/trunkline.dev/v1alpha1/nodenetworks", &trunkline.NodeNetwork{
+		TypeMeta: metav1.TypeMeta{APIVersion: "trunkline.dev/v1alpha1", Kind: "NodeNetwork"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+		Status: trunkline.NodeNetworkStatus{
+			ObservedAt: metav1.Now(), PodGroups: &trunkline.PodGroups{Mode: trunkline.GroupsOwn, NodeEnforces: true, VPCID: in, GroupLimit: 5},
+			Conditions: []metav1.Condition{{Type: trunkline.ConditionPoliciesEnforced, Status: metav1.ConditionTrue, Reason: "Enforced"}},
+		},
+	})
+	w.Put("/apis/trunkline.dev/v1alpha1/securitygroups", &trunkline.SecurityGroup{
+		TypeMeta: metav1.TypeMeta{APIVersion: "trunkline.dev/v1alpha1", Kind: "SecurityGroup"}, ObjectMeta: metav1.ObjectMeta{Name: w.groups[group]},
+		Spec: trunkline.SecurityGroupSpec{VPCID: in},
+	})
+}
+
+func TestTheStatusOfAPolicyCountsLatePodsThatTheirNodeEnforces(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.stop()
+		w.enforce = true
+		w.boot()
+		w.policy("web", "web", "web")
+		w.start("one", "web")
+		late(w, "early", "web")
+		w.elapse(20 * time.Second)
+		w.counts("web", 2, 1, 0, true, "PodsWithoutBranch")
+		enforces(w, "web")
+		w.elapse(20 * time.Second)
+		w.counts("web", 2, 2, 0, true, "AllApplied")
+		w.wire.inject(func(string) string { return "RequestLimitExceeded" })
+		w.start("two", "web")
+		w.elapse(20 * time.Second)
+		w.counts("web", 3, 2, 0, true, "PodsWithoutBranch") // of a pod that requests a branch, only the branch counts
+		w.wire.inject(nil)
+		w.elapse(2 * time.Minute)
+		w.counts("web", 3, 3, 0, true, "AllApplied")
+		w.policy("web", "web", "db")
+		w.elapse(time.Minute)
+		w.counts("web", 3, 2, 0, true, "PodsWithoutBranch") // the node does not know db
 	})
 }
 

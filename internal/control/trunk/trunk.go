@@ -37,6 +37,8 @@ type Options struct {
 	// Excluded are the namespaces in which admission adds no request to pods, and no node refuses pods
 	// without one. It is said in the status of their policies.
 	Excluded []string
+	// NodesEnforce: nodes enforce the groups of pods without a branch.
+	NodesEnforce bool
 	// Registry receives the metrics; nil: none are kept.
 	Registry prometheus.Registerer
 	Log      *slog.Logger
@@ -69,6 +71,7 @@ const (
 type Controller struct {
 	o       Options
 	objects *kube.BranchObjects
+	byNode  *kube.NodeGroupObjects // nil where nodes enforce no groups
 	groups  *groups
 	subnets *subnets
 	listing *associations
@@ -98,6 +101,10 @@ func New(o Options) (*Controller, error) {
 	c.fleet.MinInterval, c.fleet.Report = fleetEvery, c.report("nodes")
 	c.status = loop.New(c.writeStatus)
 	c.status.MinInterval, c.status.Report = statusEvery, c.report("status of SecurityGroupPolicies")
+	if o.NodesEnforce {
+		c.byNode = kube.NewNodeGroupObjects(o.Client, c.status.Mark, o.Log)
+		c.status.Every = kube.StaleReport // until reports of nodes are stale
+	}
 	c.probes = loop.New(c.runProbe)
 	c.probes.Every, c.probes.MaxBackoff, c.probes.Report = probeEvery, time.Minute, c.report("dry run of trunk calls")
 	return c, nil
@@ -120,10 +127,23 @@ func (c *Controller) Run(ctx context.Context) {
 		wg.Go(func() { c.listing.run(ctx) })
 		wg.Go(func() { _ = c.probes.Run(ctx) }) // returns nil
 		wg.Go(func() { _ = c.fleet.Run(ctx) })  // returns nil
-		wg.Go(func() { _ = c.status.Run(ctx) }) // returns nil
+		wg.Go(func() { c.runStatus(ctx) })
 	}
 	wg.Wait()
 	c.wait.Wait()
+}
+
+// runStatus writes the status of policies until ctx ends.
+func (c *Controller) runStatus(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if c.byNode != nil {
+		wg.Go(func() { c.byNode.Run(ctx) })
+		if !c.byNode.Wait(ctx) {
+			return
+		}
+	}
+	_ = c.status.Run(ctx) // returns nil
 }
 
 // changed is called by the cache.

@@ -62,6 +62,7 @@ type world struct {
 	log    *slog.Logger
 	// excluded are the namespaces in which no pod is required to have a branch.
 	excluded []string
+	enforce  bool // nodes enforce the groups of pods without a branch
 	registry prometheus.Registerer
 	// policies are the controller's at IAM: those of deploy/iam.
 	policies map[string][]byte
@@ -184,7 +185,7 @@ func (w *world) boot() {
 	}
 	events := kube.NewEvents(client.Core, "")
 	c, err := control.New(control.Options{
-		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log, Excluded: w.excluded, Registry: w.registry,
+		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log, Excluded: w.excluded, NodesEnforce: w.enforce, Registry: w.registry,
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -80,7 +80,35 @@ func (k Known) refusal(groups []string) error {
 	}
 	for _, err := range []error{ErrMalformedGroup, ErrUnknownGroup, ErrForeignGroup, ErrGroupNotRead} {
 		if len(bad[err]) > 0 {
-			return fmt.Errorf("security group %s: %w", strings.Join(bad[err], ", "), err)
+			return k.named(strings.Join(bad[err], ", "), err)
+		}
+	}
+	return nil
+}
+
+// named is a problem with the groups that have it.
+func (k Known) named(groups string, err error) error {
+	if k.VPC != "" && (errors.Is(err, ErrUnknownGroup) || errors.Is(err, ErrForeignGroup)) {
+		return fmt.Errorf("security group %s does not exist in %s: %w", groups, k.VPC, err)
+	}
+	return fmt.Errorf("security group %s: %w", groups, err)
+}
+
+// Unusable is why the first of groups that no VPC can apply cannot be, by what each knows; nil without
+// one. A group that was not read yet may be usable.
+func Unusable(groups []string, known []Known) error {
+	for _, id := range groups {
+		var bad error
+		for _, k := range known {
+			err := k.Problem(id)
+			if err == nil || errors.Is(err, ErrGroupNotRead) {
+				bad = nil
+				break
+			}
+			bad = k.named(strconv.Quote(id), err)
+		}
+		if bad != nil {
+			return bad
 		}
 	}
 	return nil

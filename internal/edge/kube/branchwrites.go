@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
-	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -133,30 +132,6 @@ func (b *BranchObjects) SetBranchCapacity(ctx context.Context, node string, n in
 func BranchCapacity(n *corev1.Node) (count int, ok bool) {
 	q, ok := n.Status.Capacity[vpc.ResourcePodENI]
 	return int(q.Value()), ok
-}
-
-// WritePolicyStatus writes the status of a SecurityGroupPolicy. A definition without a status is
-// no error: there is none to write.
-func (b *BranchObjects) WritePolicyStatus(ctx context.Context, p *v1beta1.SecurityGroupPolicy) error {
-	status := map[string]any{
-		"observedGeneration": p.Status.ObservedGeneration, "matchedPods": p.Status.MatchedPods, "appliedPods": p.Status.AppliedPods,
-		"refusedPods": p.Status.RefusedPods, "refused": nil, "conditions": p.Status.Conditions,
-	}
-	if len(p.Status.Refused) > 0 {
-		status["refused"] = p.Status.Refused
-	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": status})
-	if err != nil {
-		return fmt.Errorf("encode status of SecurityGroupPolicy %s/%s: %w", p.Namespace, p.Name, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, reportWithin)
-	defer cancel()
-	err = b.client.Policies.Patch(types.MergePatchType).Namespace(p.Namespace).Resource(v1beta1.ResourceSecurityGroupPolicies).Name(p.Name).
-		SubResource("status").Param("fieldManager", controllerOwner).Body(body).Do(ctx).Error()
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write status of SecurityGroupPolicy %s/%s: %w", p.Namespace, p.Name, err)
-	}
-	return nil
 }
 
 // NodeEvent writes an event about a node.

@@ -57,7 +57,9 @@ type GroupState struct {
 type GroupObject struct {
 	Group grouprules.Group
 	VPC   vpc.ID
-	UID   string
+	// Absent: EC2 has no such group.
+	Absent bool
+	UID    string
 	// Problems are the parts of the object that could not be read. They allow nothing.
 	Problems   []string
 	Generation int64

@@ -111,7 +111,7 @@ func (r *reflected[T]) replace(list []entry[T]) bool {
 
 // groupObject reads a group. What cannot be read allows nothing: a member, or a rule.
 func groupObject(name string, g groupSpec) GroupObject {
-	out := GroupObject{VPC: vpc.ID(g.Spec.VPCID), UID: g.UID, Generation: g.Generation, Group: grouprules.Group{ID: vpc.SecurityGroupID(name)}}
+	out := GroupObject{VPC: vpc.ID(g.Spec.VPCID), Absent: g.Spec.Absent, UID: g.UID, Generation: g.Generation, Group: grouprules.Group{ID: vpc.SecurityGroupID(name)}}
 	for _, text := range g.Spec.NotUsed {
 		out.Problems = append(out.Problems, text+"; it allows nothing")
 	}

@@ -61,7 +61,7 @@ func report(informers []cache.SharedIndexInformer, changed func(obj any), log *s
 		mustNotRun(inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: changed,
 			UpdateFunc: func(was, is any) {
-				if !heartbeat(was, is) {
+				if !heartbeat(was, is) && !sameForGroups(was, is) {
 					changed(is)
 				}
 			},

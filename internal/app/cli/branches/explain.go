@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +29,8 @@ type Objects struct {
 	Networks []trunkline.NodeNetwork
 	// Groups are the SecurityGroups of the pod's groups. They are read where its node enforces groups.
 	Groups []trunkline.SecurityGroup
+	// Now is when all was read.
+	Now time.Time
 }
 
 // Policy is what one policy says about the pod.

@@ -1,15 +1,17 @@
 package branches
 
 import (
+	"errors"
 	"fmt"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // Enforcer is what enforces the groups of a pod.
@@ -36,9 +38,6 @@ func mode(o Objects) *trunkline.PodGroups {
 	return all
 }
 
-// wired reports whether the node has set the pod's network up.
-func wired(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning || p.Status.PodIP != "" }
-
 // enforcer is who enforces the groups of a pod that a policy selects, and why. It is empty if it is not
 // known.
 func enforcer(o Objects, e Explanation) (Enforcer, string) {
@@ -59,7 +58,7 @@ func enforcer(o Objects, e Explanation) (Enforcer, string) {
 		return ByNode, reported
 	case g.Mode == trunkline.GroupsOff:
 		return ByNone, reported
-	case len(e.Branches) > 0 || e.Requests > 0 || !wired(o.Pod):
+	case len(e.Branches) > 0 || e.Requests > 0 || !kube.Wired(o.Pod):
 		return ByVPC, reported
 	case g.NodeEnforces:
 		return ByNode, reported + " with pod-security-group-late-match: enforce" + late
@@ -79,7 +78,7 @@ type Group struct {
 func known(o Objects, g *trunkline.PodGroups) securitygroup.Known {
 	k := securitygroup.Known{VPC: vpc.ID(g.VPCID), Limit: int(g.GroupLimit), Groups: map[string]securitygroup.Group{}}
 	for i := range o.Groups {
-		k.Groups[o.Groups[i].Name] = securitygroup.Group{Exists: true, VPCs: []vpc.ID{vpc.ID(o.Groups[i].Spec.VPCID)}}
+		k.Groups[o.Groups[i].Name] = kube.KnownGroup(&o.Groups[i])
 	}
 	return k
 }
@@ -88,8 +87,12 @@ func known(o Objects, g *trunkline.PodGroups) securitygroup.Known {
 func nodeGroups(o Objects, groups []string) (list []Group) {
 	k := known(o, mode(o))
 	for _, id := range groups {
-		if err := k.Problem(id); err != nil && k.VPC != "" {
-			list = append(list, Group{ID: id, Why: err.Error()})
+		if err := k.Problem(id); err != nil && (k.VPC != "" || errors.Is(err, securitygroup.ErrUnknownGroup)) {
+			why := err.Error()
+			if k.VPC != "" && (errors.Is(err, securitygroup.ErrUnknownGroup) || errors.Is(err, securitygroup.ErrForeignGroup)) {
+				why = fmt.Sprintf("it does not exist in %s: %s", k.VPC, why)
+			}
+			list = append(list, Group{ID: id, Why: why})
 			continue
 		}
 		row := Group{ID: id, Why: "the controller has not read it from EC2 yet"}
@@ -118,13 +121,16 @@ func missingOnNode(o Objects, d securitygroup.Decision, e Explanation) (list []s
 		return list
 	}
 	for i := range o.Networks {
+		if age := o.Now.Sub(o.Networks[i].Status.ObservedAt.Time).Round(time.Second); age > kube.StaleReport {
+			add("the report of node %s is %s old, and it is not known what the node enforces: see whether its agent runs", e.Node, age)
+		}
 		c := meta.FindStatusCondition(o.Networks[i].Status.Conditions, trunkline.ConditionPoliciesEnforced)
 		if c != nil && c.Status != metav1.ConditionTrue {
 			add("node %s enforces nothing now (%s): %s", e.Node, c.Reason, c.Message)
 		}
 	}
 	consequence := "the pod does not start until its node knows all of its groups"
-	if wired(o.Pod) {
+	if kube.Wired(o.Pod) {
 		consequence = "the pod keeps the groups that it had, and without any it is cut off"
 	}
 	if g.VPCID == "" {
@@ -135,7 +141,7 @@ func missingOnNode(o Objects, d securitygroup.Decision, e Explanation) (list []s
 	}
 	for _, row := range e.NodeGroups {
 		if !row.Known {
-			add("node %s cannot enforce %s: %s: %s: see `kubectl get securitygroups`, which the controller writes for groups that EC2 has, and correct groupIds", e.Node, row.ID, row.Why, consequence)
+			add("node %s cannot enforce %s: %s: %s: see `kubectl get securitygroups`, which the controller writes by what EC2 has, and correct groupIds", e.Node, row.ID, row.Why, consequence)
 		}
 	}
 	return list

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -75,9 +76,23 @@ func TestWhatANodeLacksToEnforceTheGroupsOfAPodIsNamed(t *testing.T) {
 			func(o *Objects) { o.Groups, o.Pod.Status.Phase = o.Groups[1:], corev1.PodPending },
 			[]string{"node node-a cannot enforce " + groupDB + ": the security group has not been read from EC2 yet: " + stops},
 		},
+		"a group that EC2 does not have": {
+			func(o *Objects) { o.Groups[0].Spec = trunkline.SecurityGroupSpec{Absent: true} },
+			[]string{"node node-a cannot enforce " + groupDB + ": it does not exist in vpc-1: EC2 has no such security group: " + runs},
+		},
+		"the same, and no VPC": {
+			func(o *Objects) {
+				o.Groups[0].Spec, o.Networks[0].Status.PodGroups.VPCID = trunkline.SecurityGroupSpec{Absent: true}, ""
+			},
+			[]string{"node node-a does not know its VPC", "node node-a cannot enforce " + groupDB + ": EC2 has no such security group"},
+		},
+		"an old report": {
+			func(o *Objects) { o.Networks[0].Status.ObservedAt, o.Now = metav1.NewTime(noon), noon.Add(time.Hour) },
+			[]string{"the report of node node-a is 1h0m0s old"},
+		},
 		"a group of another VPC": {
 			func(o *Objects) { o.Groups[0].Spec.VPCID = "vpc-2" },
-			[]string{"node node-a cannot enforce " + groupDB + ": the security group is of another VPC"},
+			[]string{"node node-a cannot enforce " + groupDB + ": it does not exist in vpc-1: the security group is of another VPC"},
 		},
 		"a group that is no id": {
 			func(o *Objects) { o.Policies[0].Spec.SecurityGroups.Groups = []string{"default"} },
@@ -198,6 +213,7 @@ func TestTheModeAndTheGroupsOfANodeAreReadFromTheAPIServer(t *testing.T) {
 	if e := explain(); e.Mode != "" || len(e.NodeGroups) > 0 {
 		t.Errorf("without a report: %+v", e)
 	}
+	o.Networks[0].Status.ObservedAt = metav1.Now()
 	s.Put(networks, &o.Networks[0])
 	s.Put(groups, &o.Groups[0])
 	e := explain()

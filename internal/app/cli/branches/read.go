@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +30,7 @@ func ReadList(ctx context.Context, c *kube.Client) (List, error) {
 
 // Read reads what an explanation of a pod is made of.
 func Read(ctx context.Context, c *kube.Client, namespace, name string) (o Objects, err error) {
+	o.Now = time.Now()
 	o.Pod, err = c.Core.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return o, fmt.Errorf("pod %s/%s: the API server has no pod %s in the namespace %s: list the pods of all namespaces with `kubectl get pods -A`, and write NAMESPACE/NAME", namespace, name, name, namespace)
