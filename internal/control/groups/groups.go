@@ -97,11 +97,10 @@ func (o *Objects) Known() bool { return o.Policies.Known() && o.Groups.Known() &
 func (o *Objects) Copied() bool { return o.Policies.Copied() && o.Groups.Copied() }
 
 // Synced implements control/policy.Objects. In an unknown VPC every group is refused, and pods that
-// have some would be cut off. Beside branches the copy on disk is enough: pods that no
-// policy selects must start while the API server does not serve SecurityGroupPolicies.
+// have some would be cut off.
 func (o *Objects) Synced() bool {
 	o.update()
-	return o.VPC() != "" && o.Policies.Synced() && (o.Groups.Synced() || o.Branches && o.Groups.Known())
+	return o.VPC() != "" && o.Policies.Synced() && o.Groups.Synced()
 }
 
 // Any implements control/policy.Objects: while a SecurityGroupPolicy exists, packets are judged.

@@ -132,21 +132,6 @@ const (
 	inDB  = "isolated member/sg-0000000b subject/sg-0000000b"
 )
 
-// unlisted are groups of a copy on disk, while the API server does not serve SecurityGroupPolicies.
-type unlisted struct{ groupObjects }
-
-func (unlisted) Synced() bool { return false }
-
-func TestBesideBranchesTheGroupsOfACopyAreEnough(t *testing.T) {
-	for branches, want := range map[bool]bool{true: true, false: false} {
-		o, g := cluster()
-		g.Groups, g.Branches = unlisted{groupObjects{o}}, branches
-		if got := g.Synced(); got != want {
-			t.Errorf("with branches %v: %v, want %v", branches, got, want)
-		}
-	}
-}
-
 // Every group is refused in an unknown VPC: what an earlier agent put in force stays until it is known.
 func TestInAnUnknownVPCNothingIsKnown(t *testing.T) {
 	o, g := cluster()
