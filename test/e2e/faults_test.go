@@ -64,3 +64,35 @@ func (f failures) ready(t testing.TB, workloads ...string) {
 		f.kubectl(t, "-n", "kube-system", "rollout", "status", w, "--timeout=150s")
 	}
 }
+
+// scale sets the replicas of admission and controller. With none, their pods are killed.
+func (f failures) scale(t *testing.T, replicas int) {
+	for _, w := range []string{admissions, controllers} {
+		f.kubectl(t, "-n", "kube-system", "scale", w, "--replicas", string('0'+rune(replicas)))
+	}
+	if replicas == 0 {
+		f.restart(t, admissions, controllers)
+	}
+	f.ready(t, admissions, controllers)
+}
+
+// uncheck turns the node's check off.
+func (f failures) uncheck(t *testing.T) {
+	f.kubectl(t, "-n", "kube-system", "set", "env", agents, "TRUNKLINE_SECURITY_GROUPS_FOR_PODS=off")
+	f.ready(t, agents)
+}
+
+// unadmit removes what admission has compiled, and admission.
+func (f failures) unadmit(t *testing.T) {
+	f.scale(t, 0)
+	for _, kind := range []string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings", "mutatingwebhookconfigurations"} {
+		f.kubectl(t, "delete", kind, "-l", "trunkline.dev/managed-by=trunkline-admission")
+	}
+}
+
+// image sets the version of all daemons.
+func (f failures) image(t *testing.T, tag string) {
+	for _, w := range []string{admissions, controllers, agents} {
+		f.kubectl(t, "-n", "kube-system", "set", "image", w, "*=trunkline.dev/trunkline:"+tag)
+	}
+}

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,16 +15,15 @@ import (
 
 // unprotectedCase is a fault under which pods are created.
 type unprotectedCase struct {
-	name    string
-	cold    bool // admission, controllers and agents start under the fault
-	each    int  // pods of each kind that are waited for; 0 is 2
-	guarded int  // pods of policies; 0 is those that are waited for
-	inject  func(*testing.T, *unprotected)
-	create  func(*testing.T, *unprotected) // nil: the ordinary pods of the case
-	during  func(*testing.T, *unprotected) // after the pods were created
-	heal    func(*testing.T, *unprotected) // beside removing the faults
-	never   bool                           // the guarded pods of the case never start
-	long    bool                           // only in full
+	name   string
+	cold   bool // admission, controllers and agents start under the fault
+	each   int  // pods of each kind that are waited for; 0 is 2
+	inject func(*testing.T, *unprotected)
+	create func(*testing.T, *unprotected) // nil: the ordinary pods of the case
+	during func(*testing.T, *unprotected) // after the pods were created
+	heal   func(*testing.T, *unprotected) // beside removing the faults
+	never  bool                           // the guarded pods of the case never start
+	long   bool                           // only in full
 }
 
 // groupName is the API group of the policies, and groupPath where its discovery and objects are.
@@ -62,7 +62,7 @@ func coldAndWarm() (all []unprotectedCase) {
 
 // unprotectedCases are all cases.
 func unprotectedCases() []unprotectedCase {
-	return append(coldAndWarm(),
+	all := append(coldAndWarm(),
 		unprotectedCase{
 			name: "every replica of admission and controller dead", each: 8,
 			inject: func(t *testing.T, u *unprotected) { u.scale(t, 0) },
@@ -81,8 +81,22 @@ func unprotectedCases() []unprotectedCase {
 		},
 		unprotectedCase{name: "upgraded", long: true, inject: upgrade, during: func(t *testing.T, u *unprotected) { u.ready(t, admissions, controllers, agents) }, heal: downgrade},
 		unprotectedCase{name: "policies created after the pods, before these are wired", never: true, create: policiesAfterPods, heal: func(t *testing.T, u *unprotected) { u.compiled(t) }},
-		unprotectedCase{name: "labels changed after admission, before the pods are wired", never: true, guarded: 2, create: labelsAfterAdmission},
+		unprotectedCase{name: "labels changed after admission, before the pods are wired", never: true, create: labelsAfterAdmission},
 	)
+	return append(append(all, largeCases()...), ec2Cases()...)
+}
+
+// ec2Cases are faults of EC2.
+func ec2Cases() (all []unprotectedCase) {
+	for name, plan := range map[string]faults.Plan{
+		"EC2 throttled tenfold":   {Throttle: map[string]faults.Bucket{"*": {Size: 2, Rate: 0.5}}},
+		"EC2's replies lost":      {Calls: []faults.Call{{Action: "*", Do: faults.LoseReply, Probability: 0.3, Count: -1}}},
+		"the association hanging": {Calls: []faults.Call{{Action: "AssociateTrunkInterface", Do: faults.Hang, Count: -1}}},
+	} {
+		all = append(all, unprotectedCase{name: name, inject: func(t *testing.T, u *unprotected) { u.ec2Faults(t, plan) }})
+	}
+	slices.SortFunc(all, func(a, b unprotectedCase) int { return strings.Compare(a.name, b.name) })
+	return all
 }
 
 func upgrade(t *testing.T, u *unprotected) {
@@ -93,13 +107,6 @@ func upgrade(t *testing.T, u *unprotected) {
 func downgrade(t *testing.T, u *unprotected) {
 	u.image(t, "dev")
 	u.ready(t, admissions, controllers, agents)
-}
-
-// image sets the version of all daemons.
-func (u *unprotected) image(t *testing.T, tag string) {
-	for _, w := range []string{admissions, controllers, agents} {
-		u.kubectl(t, "-n", "kube-system", "set", "image", w, "*=trunkline.dev/trunkline:"+tag)
-	}
 }
 
 // gate keeps pods of a case from being scheduled.
@@ -144,17 +151,6 @@ func labelsAfterAdmission(t *testing.T, u *unprotected) {
 	u.ungate(t)
 }
 
-// scale sets the replicas of admission and controller. With none, their pods are killed.
-func (u *unprotected) scale(t *testing.T, replicas int) {
-	for _, w := range []string{admissions, controllers} {
-		u.kubectl(t, "-n", "kube-system", "scale", w, "--replicas", string('0'+rune(replicas)))
-	}
-	if replicas == 0 {
-		u.restart(t, admissions, controllers)
-	}
-	u.ready(t, admissions, controllers)
-}
-
 // unprotectedBreak takes mechanisms away, after which packets arrive.
 type unprotectedBreak struct {
 	name   string
@@ -180,20 +176,6 @@ func unprotectedBreaks() []unprotectedBreak {
 			name: "without admission and the node's check, of all others", kinds: []string{byLabel, byAccount},
 			do: func(t *testing.T, u *unprotected) { u.unadmit(t) },
 		},
-	}
-}
-
-// uncheck turns the node's check off.
-func (u *unprotected) uncheck(t *testing.T) {
-	u.kubectl(t, "-n", "kube-system", "set", "env", agents, "TRUNKLINE_SECURITY_GROUPS_FOR_PODS=off")
-	u.ready(t, agents)
-}
-
-// unadmit removes what admission has compiled, and admission.
-func (u *unprotected) unadmit(t *testing.T) {
-	u.scale(t, 0)
-	for _, kind := range []string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings", "mutatingwebhookconfigurations"} {
-		u.kubectl(t, "delete", kind, "-l", "trunkline.dev/managed-by=trunkline-admission")
 	}
 }
 

@@ -296,12 +296,23 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 	for _, line := range list {
 		t.Errorf("unprotected: %s", line)
 	}
-	guarded := cmp.Or(c.guarded, len(u.names(true, each)))
+	guarded := u.guarded(t)
 	u.pods += guarded
 	if refused != "" {
 		refused = ", some refused at admission"
 	}
 	fmt.Fprintf(&u.report, "%s: %d guarded pods%s, unprotected %d, unselected pods that did not start 0 (%.0f s)\n", c.name, guarded, refused, len(list), time.Since(started).Seconds())
+}
+
+// guarded is how many guarded pods of the case exist.
+func (u *unprotected) guarded(t testing.TB) (n int) {
+	t.Helper()
+	for _, name := range strings.Fields(u.kubectl(t, "-n", guardedNamespace, "get", "pods", "-l", fmt.Sprintf("case=%d", u.number), "-o", "name")) {
+		if isGuarded(name) {
+			n++
+		}
+	}
+	return n
 }
 
 // started waits until the guarded pods run and are observed, after the fault. Those that were refused
