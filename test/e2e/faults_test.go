@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,10 @@ import (
 )
 
 // failures makes parts of a lab fail.
-type failures struct{ lab }
+type failures struct {
+	lab
+	deployments []string // of Trunkline
+}
 
 // apiFaults replaces the faults of the API server.
 func (f failures) apiFaults(t testing.TB, list ...apiproxy.Fault) {
@@ -65,18 +69,21 @@ func (f failures) ready(t testing.TB, workloads ...string) {
 	}
 }
 
-// scale sets the replicas of admission and controller. With none, their pods are killed.
+// daemons are all workloads of Trunkline.
+func (f failures) daemons() []string { return append(slices.Clone(f.deployments), agents) }
+
+// scale sets the replicas of the deployments. With none, their pods are killed.
 func (f failures) scale(t *testing.T, replicas int) {
-	for _, w := range []string{admissions, controllers} {
+	for _, w := range f.deployments {
 		f.kubectl(t, "-n", "kube-system", "scale", w, "--replicas", string('0'+rune(replicas)))
 	}
 	if replicas == 0 {
-		f.restart(t, admissions, controllers)
+		f.restart(t, f.deployments...)
 	}
-	f.ready(t, admissions, controllers)
+	f.ready(t, f.deployments...)
 }
 
-// uncheck turns the node's check off.
+// uncheck turns off what nodes do for security groups of pods.
 func (f failures) uncheck(t *testing.T) {
 	f.kubectl(t, "-n", "kube-system", "set", "env", agents, "TRUNKLINE_SECURITY_GROUPS_FOR_PODS=off")
 	f.ready(t, agents)
@@ -92,7 +99,7 @@ func (f failures) unadmit(t *testing.T) {
 
 // image sets the version of all daemons.
 func (f failures) image(t *testing.T, tag string) {
-	for _, w := range []string{admissions, controllers, agents} {
+	for _, w := range f.daemons() {
 		f.kubectl(t, "-n", "kube-system", "set", "image", w, "*=trunkline.dev/trunkline:"+tag)
 	}
 }

@@ -12,11 +12,12 @@ func unprotectedReport() suite.Report {
 		Name: "unprotected.txt",
 		Head: "Pods that SecurityGroupPolicies select, created while parts of the system fail, and packets that their groups deny.",
 		Covered: []string{
-			"internal/app/admission", "internal/control/branch", "internal/control/podadmission", "internal/control/trunk",
-			"internal/core/podadmission", "internal/core/podeni", "internal/core/securitygroup", "internal/core/trunk", "internal/edge/vlan", "internal/edge/webhook",
+			"internal/app/admission", "internal/control/branch", "internal/control/groupfeed", "internal/control/groups", "internal/control/podadmission",
+			"internal/control/trunk", "internal/core/grouprules", "internal/core/podadmission", "internal/core/podeni", "internal/core/securitygroup",
+			"internal/core/trunk", "internal/edge/vlan", "internal/edge/webhook",
 		},
 		Suites:   "test/e2e",
-		Sections: map[string]int{"own": 100},
+		Sections: map[string]int{"own": 100, "ebpf": 100},
 	}
 }
 

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,8 +21,12 @@ type unprotectedCase struct {
 	create func(*testing.T, *unprotected) // nil: the ordinary pods of the case
 	during func(*testing.T, *unprotected) // after the pods were created
 	heal   func(*testing.T, *unprotected) // beside removing the faults
-	never  bool                           // the guarded pods of the case never start
+	never  bool                           // the guarded pods of the case never start, in modes with branches
+	runs   bool                           // the guarded pods start under the fault
+	stops  bool                           // the guarded pods do not start under the fault
+	slow   bool                           // a sample has at most one such case
 	long   bool                           // only in full
+	not    map[string]string              // why the case does not apply, by mode
 }
 
 // groupName is the API group of the policies, and groupPath where its discovery and objects are.
@@ -64,13 +67,13 @@ func coldAndWarm() (all []unprotectedCase) {
 func unprotectedCases() []unprotectedCase {
 	all := append(coldAndWarm(),
 		unprotectedCase{
-			name: "every replica of admission and controller dead", each: 8,
+			name: "every replica dead", each: 8, slow: true,
 			inject: func(t *testing.T, u *unprotected) { u.scale(t, 0) },
 			heal:   func(t *testing.T, u *unprotected) { u.scale(t, 2) },
 		},
 		unprotectedCase{
-			name:   "admission, controller and agents restarted",
-			during: func(t *testing.T, u *unprotected) { u.restart(t, admissions, controllers, agents) },
+			name:   "all daemons restarted",
+			during: func(t *testing.T, u *unprotected) { u.restart(t, u.daemons()...) },
 		},
 		unprotectedCase{
 			name: "no daemon keeps its lease",
@@ -79,24 +82,35 @@ func unprotectedCases() []unprotectedCase {
 				pause(t, 12*time.Second) // a leader stops after ten seconds
 			},
 		},
-		unprotectedCase{name: "upgraded", long: true, inject: upgrade, during: func(t *testing.T, u *unprotected) { u.ready(t, admissions, controllers, agents) }, heal: downgrade},
+		unprotectedCase{name: "upgraded", long: true, inject: upgrade, during: func(t *testing.T, u *unprotected) { u.ready(t, u.daemons()...) }, heal: downgrade},
 		unprotectedCase{name: "policies created after the pods, before these are wired", never: true, create: policiesAfterPods, heal: func(t *testing.T, u *unprotected) { u.compiled(t) }},
 		unprotectedCase{name: "labels changed after admission, before the pods are wired", never: true, create: labelsAfterAdmission},
 	)
 	return append(append(all, largeCases()...), ec2Cases()...)
 }
 
-// ec2Cases are faults of EC2.
-func ec2Cases() (all []unprotectedCase) {
-	for name, plan := range map[string]faults.Plan{
-		"EC2 throttled tenfold":   {Throttle: map[string]faults.Bucket{"*": {Size: 2, Rate: 0.5}}},
-		"EC2's replies lost":      {Calls: []faults.Call{{Action: "*", Do: faults.LoseReply, Probability: 0.3, Count: -1}}},
-		"the association hanging": {Calls: []faults.Call{{Action: "AssociateTrunkInterface", Do: faults.Hang, Count: -1}}},
-	} {
-		all = append(all, unprotectedCase{name: name, inject: func(t *testing.T, u *unprotected) { u.ec2Faults(t, plan) }})
+// ec2Cases are faults of EC2. Where nodes enforce groups, policies name one that is not read yet, of
+// the same rules: a pod has to wait for it as for a branch.
+func ec2Cases() []unprotectedCase {
+	hang := func(action string) faults.Plan {
+		return faults.Plan{Calls: []faults.Call{{Action: action, Do: faults.Hang, Count: -1}}}
 	}
-	slices.SortFunc(all, func(a, b unprotectedCase) int { return strings.Compare(a.name, b.name) })
-	return all
+	under := func(c unprotectedCase, plan faults.Plan) unprotectedCase {
+		c.inject = func(t *testing.T, u *unprotected) {
+			u.ec2Faults(t, plan)
+			if u.mode == ebpf {
+				u.apply(t, u.policiesOf(groupNamed(t, u.lab, "guarded-too")))
+			}
+		}
+		c.heal = func(t *testing.T, u *unprotected) { u.apply(t, u.policies()) }
+		return c
+	}
+	return []unprotectedCase{
+		under(unprotectedCase{name: "EC2 throttled tenfold", slow: true, runs: true}, faults.Plan{Throttle: map[string]faults.Bucket{"*": {Size: 2, Rate: 0.5}}}),
+		under(unprotectedCase{name: "EC2's replies lost", slow: true, runs: true}, faults.Plan{Calls: []faults.Call{{Action: "*", Do: faults.LoseReply, Probability: 0.3, Count: -1}}}),
+		under(unprotectedCase{name: "the association hanging", stops: true, not: map[string]string{ebpf: "pods have no branches"}}, hang("AssociateTrunkInterface")),
+		under(unprotectedCase{name: "EC2's rules hanging", stops: true, not: map[string]string{own: "EC2 enforces the rules"}}, hang("DescribeSecurityGroupRules")),
+	}
 }
 
 func upgrade(t *testing.T, u *unprotected) {
@@ -106,7 +120,7 @@ func upgrade(t *testing.T, u *unprotected) {
 
 func downgrade(t *testing.T, u *unprotected) {
 	u.image(t, "dev")
-	u.ready(t, admissions, controllers, agents)
+	u.ready(t, u.daemons()...)
 }
 
 // gate keeps pods of a case from being scheduled.
@@ -132,13 +146,7 @@ func policiesAfterPods(t *testing.T, u *unprotected) {
 // unselect deletes the policies and waits until pods are admitted without a request.
 func (u *unprotected) unselect(t *testing.T) {
 	u.kubectl(t, "-n", guardedNamespace, "delete", "securitygrouppolicies", "--all")
-	eventually(t, time.Minute, "nothing is compiled any more", func(t testing.TB) error {
-		r := u.command(t.Context(), []byte(u.manifest("dry", byLabel, 0, "")), "kubectl", "create", "--dry-run=server", "-o", "json", "-f", "-")
-		if r.err != nil || strings.Contains(r.stdout, "vpc.amazonaws.com/pod-eni") {
-			return notYet("%v %s", r.err, r.stderr)
-		}
-		return nil
-	})
+	u.admitted(t, false)
 }
 
 // labelsAfterAdmission creates pods that no policy selects, and gives some the label before they are
@@ -160,21 +168,29 @@ type unprotectedBreak struct {
 	heal   func(*testing.T, *unprotected)
 }
 
-// unprotectedBreaks are in an order: the last two leave the lab without the mechanisms.
-func unprotectedBreaks() []unprotectedBreak {
+// unprotectedBreaks are those of a mode, in an order: the last ones leave the lab without the
+// mechanisms. Each case is one of those that a break is of.
+func unprotectedBreaks(mode string) []unprotectedBreak {
+	wrong := unprotectedBreak{
+		name: "the groups of the nodes, of the cases of EC2", kinds: []string{byLabel, byAccount},
+		do:   func(t *testing.T, u *unprotected) { u.apply(t, u.policiesOf(groupNamed(t, u.lab, "nodes"))) },
+		heal: func(t *testing.T, u *unprotected) { u.apply(t, u.policies()) },
+	}
+	if mode == ebpf {
+		return []unprotectedBreak{wrong, {
+			name: "nodes do not enforce groups, of all others", kinds: []string{byLabel, byAccount},
+			do: func(t *testing.T, u *unprotected) { u.uncheck(t) },
+		}}
+	}
 	return []unprotectedBreak{
-		{
-			name: "branches with the groups of the nodes, of the cases of EC2", kinds: []string{byLabel, byAccount},
-			do:   func(t *testing.T, u *unprotected) { u.apply(t, u.policiesOf(groupNamed(t, u.lab, "nodes"))) },
-			heal: func(t *testing.T, u *unprotected) { u.apply(t, u.policies()) },
-		},
+		wrong,
 		{
 			name: "without the node's check, of the cases after admission", kinds: []string{byLabel},
 			do: func(t *testing.T, u *unprotected) { u.uncheck(t) }, create: labelsAfterAdmission,
 		},
 		{
 			name: "without admission and the node's check, of all others", kinds: []string{byLabel, byAccount},
-			do: func(t *testing.T, u *unprotected) { u.unadmit(t) },
+			do: func(t *testing.T, u *unprotected) { u.unadmit(t); u.admitted(t, false) },
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,9 @@ import (
 
 // Namespaces of the test: that of the pods, with policies, and that of the observer.
 const guardedNamespace, observerNamespace = "guarded", "observer"
+
+// Modes of security-groups-for-pods.
+const own, ebpf = "own", "ebpf"
 
 // The workload of admission, in the namespace kube-system.
 const admissions = "deployment/trunkline-admission"
@@ -45,33 +49,46 @@ type unprotected struct {
 	observer string // its address
 	number   int    // of the case, part of the names of pods
 	pods     int    // guarded pods so far
+	allowed  map[string]workload.Observed
 	report   strings.Builder
 }
 
+// lateMatch is how soon a pod that comes to match a policy after it was wired is enforced.
+const lateMatch = 2 * time.Second
+
 // TestNeverUnprotected creates pods that policies select while parts of the system fail. No packet
 // that their groups deny may leave or reach one of them, from its first instruction on, and pods that
-// no policy selects start meanwhile. Then it takes the mechanisms away, and packets arrive.
+// no policy selects start meanwhile. Then it takes the mechanisms away, and packets arrive. A sample is
+// of one mode.
 func TestNeverUnprotected(t *testing.T) {
-	for _, mode := range []string{"own"} {
-		t.Run(mode, func(t *testing.T) { neverUnprotected(t, mode) })
+	seed, rng := seeded(t)
+	modes := []string{own, ebpf}
+	if !full() {
+		modes = modes[rng.IntN(len(modes)):][:1]
+	}
+	for _, mode := range modes {
+		t.Run(mode, func(t *testing.T) { neverUnprotected(t, mode, seed, rng) })
 	}
 }
 
 // neverUnprotected is the test in one mode of security-groups-for-pods.
-func neverUnprotected(t *testing.T, mode string) {
+func neverUnprotected(t *testing.T, mode string, seed uint64, rng *rand.Rand) {
 	l := lab{name: uniqueName("unprot"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
 	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", labOf(t, mode))
-	u := &unprotected{failures: failures{l}, mode: mode, nodes: l.nodes(t), group: groupNamed(t, l, "guarded")}
+	u := &unprotected{failures: failures{l, []string{admissions, controllers}}, mode: mode, nodes: l.nodes(t), group: groupNamed(t, l, "guarded")}
+	if mode == ebpf {
+		u.deployments = []string{controllers}
+	}
 	u.start(t)
-	seed, cases := chosen(t, unprotectedCases())
+	cases := chosen(mode, unprotectedCases(), rng, &u.report)
 	for _, c := range cases {
 		if !t.Run(c.name, func(t *testing.T) { u.run(t, c) }) && t.Context().Err() != nil {
 			return
 		}
 	}
-	for _, b := range unprotectedBreaks() {
+	for _, b := range unprotectedBreaks(mode) {
 		if !t.Run("broken: "+b.name, func(t *testing.T) { u.broken(t, b) }) {
 			return
 		}
@@ -111,7 +128,7 @@ func groupNamed(t testing.TB, l lab, name string) string {
 
 // start starts the observer, applies the policies and waits until they are compiled.
 func (u *unprotected) start(t *testing.T) {
-	u.apply(t, namespaceManifest(observerNamespace)+namespaceManifest(guardedNamespace)+u.account())
+	u.apply(t, namespaceManifest(observerNamespace)+namespaceManifest(guardedNamespace)+accountManifest())
 	u.kubectl(t, "-n", observerNamespace, "run", "observer", "--image", workloadImage, "--restart=Never",
 		"--overrides", `{"spec":{"nodeName":"`+u.nodes[0].KubeName+`","terminationGracePeriodSeconds":1}}`, "--", "observe", "--call=10.0.0.0/24")
 	u.kubectl(t, "-n", observerNamespace, "wait", "--for=condition=Ready", "pod/observer", "--timeout=60s")
@@ -124,8 +141,8 @@ func namespaceManifest(name string) string {
 	return "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + name + "}\n---\n"
 }
 
-// account is the service account that a policy selects.
-func (u *unprotected) account() string {
+// accountManifest is the service account that a policy selects.
+func accountManifest() string {
 	return "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: " + byAccount + ", namespace: " + guardedNamespace + ", labels: {team: guarded}}\n---\n"
 }
 
@@ -139,13 +156,22 @@ func (u *unprotected) policiesOf(group string) (out string) {
 	return out
 }
 
-// compiled waits until the API server adds the request to selected pods.
+// compiled waits until the API server adds the request to selected pods. Where nodes enforce groups,
+// it adds none, and a pod waits by itself until its node has its groups.
 func (u *unprotected) compiled(t testing.TB) {
 	t.Helper()
-	eventually(t, 2*time.Minute, "selected pods are admitted with a request", func(t testing.TB) error {
+	if u.mode != ebpf {
+		u.admitted(t, true)
+	}
+}
+
+// admitted waits until the API server admits pods of policies with a request, or without one.
+func (u *unprotected) admitted(t testing.TB, request bool) {
+	t.Helper()
+	eventually(t, 2*time.Minute, fmt.Sprintf("pods are admitted with a request: %v", request), func(t testing.TB) error {
 		for _, kind := range []string{byLabel, byAccount} {
 			r := u.command(t.Context(), []byte(u.manifest("dry-"+kind, kind, 0, "")), "kubectl", "create", "--dry-run=server", "-o", "json", "-f", "-")
-			if r.err != nil || !strings.Contains(r.stdout, "vpc.amazonaws.com/pod-eni") {
+			if r.err != nil || strings.Contains(r.stdout, "vpc.amazonaws.com/pod-eni") != request {
 				return notYet("%s: %v %s", kind, r.err, r.stderr)
 			}
 		}
@@ -247,12 +273,22 @@ func (u *unprotected) why(t testing.TB, name string) string {
 func (u *unprotected) violations(t testing.TB, allCases bool) (list []string) {
 	t.Helper()
 	for name, o := range u.seen(t) {
+		o.Denied, o.Called = o.Denied-u.allowed[name].Denied, o.Called-u.allowed[name].Called
 		if isGuarded(name) && o.Denied+o.Called > 0 && (allCases || strings.HasPrefix(name, fmt.Sprintf("c%d-", u.number))) {
 			list = append(list, fmt.Sprintf("%s: %d denied and %d called, first %s at %s", name, o.Denied, o.Called, o.First, o.At.Format(time.StampMilli)))
 		}
 	}
 	slices.Sort(list)
 	return list
+}
+
+// allow takes what was counted of pods until now as allowed: no policy selected them.
+func (u *unprotected) allow(t testing.TB, names []string) {
+	seen := u.seen(t)
+	u.allowed = map[string]workload.Observed{}
+	for _, name := range names {
+		u.allowed[name] = seen[name]
+	}
 }
 
 // hold is how long pods are observed under a fault after the free ones have started.
@@ -273,7 +309,7 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 		c.inject(t, u)
 	}
 	if c.cold {
-		u.restart(t, admissions, controllers, agents)
+		u.restart(t, u.daemons()...)
 	}
 	refused := ""
 	if c.create != nil {
@@ -285,7 +321,13 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 		c.during(t, u)
 	}
 	u.arrived(t, 2*time.Minute, "pods that no policy selects start under the fault", u.names(false, each))
+	if c.runs {
+		u.arrived(t, 2*time.Minute, "guarded pods start under the fault", u.names(true, each))
+	}
 	pause(t, hold)
+	if c.stops {
+		u.stopped(t, u.names(true, each))
+	}
 	if list := u.violations(t, true); len(list) > 0 {
 		t.Errorf("under the fault, unprotected: %s", strings.Join(list, "\n"))
 	}
@@ -296,7 +338,7 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 	for _, line := range list {
 		t.Errorf("unprotected: %s", line)
 	}
-	guarded := u.guarded(t)
+	guarded := len(u.guarded(t))
 	u.pods += guarded
 	if refused != "" {
 		refused = ", some refused at admission"
@@ -304,21 +346,32 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 	fmt.Fprintf(&u.report, "%s: %d guarded pods%s, unprotected %d, unselected pods that did not start 0 (%.0f s)\n", c.name, guarded, refused, len(list), time.Since(started).Seconds())
 }
 
-// guarded is how many guarded pods of the case exist.
-func (u *unprotected) guarded(t testing.TB) (n int) {
+// stopped checks that pods wait for what the fault keeps from them.
+func (u *unprotected) stopped(t testing.TB, names []string) {
+	t.Helper()
+	seen := u.seen(t)
+	for _, name := range names {
+		if seen[name].Allowed > 0 {
+			t.Errorf("%s has started under the fault", name)
+		}
+	}
+}
+
+// guarded are the guarded pods of the case that exist.
+func (u *unprotected) guarded(t testing.TB) (names []string) {
 	t.Helper()
 	for _, name := range strings.Fields(u.kubectl(t, "-n", guardedNamespace, "get", "pods", "-l", fmt.Sprintf("case=%d", u.number), "-o", "name")) {
 		if isGuarded(name) {
-			n++
+			names = append(names, strings.TrimPrefix(name, "pod/"))
 		}
 	}
-	return n
+	return names
 }
 
 // started waits until the guarded pods run and are observed, after the fault. Those that were refused
 // are created again, as a controller of Kubernetes would.
 func (u *unprotected) started(t *testing.T, c unprotectedCase, each int) {
-	if c.never {
+	if c.never && u.mode != ebpf {
 		return
 	}
 	if c.create == nil {
@@ -329,7 +382,9 @@ func (u *unprotected) started(t *testing.T, c unprotectedCase, each int) {
 			return nil
 		})
 	}
-	u.arrived(t, 4*time.Minute, "guarded pods run after the fault", u.names(true, min(each, 4)))
+	exist := u.guarded(t)
+	names := slices.DeleteFunc(u.names(true, min(each, 4)), func(name string) bool { return !slices.Contains(exist, name) })
+	u.arrived(t, 4*time.Minute, "guarded pods run after the fault", names)
 	pause(t, time.Second)
 }
 
@@ -366,22 +421,35 @@ func (u *unprotected) reset(t *testing.T) {
 // sampled is how many cases a sample has.
 const sampled = 3
 
-// chosen returns the cases that run: all in full, otherwise a sample by a seed, in the order of the
-// table.
-func chosen(t testing.TB, all []unprotectedCase) (uint64, []unprotectedCase) {
-	t.Helper()
-	if full() || len(all) <= sampled {
-		return 0, all
+// chosen returns the cases that run: all of the mode in full, otherwise a random sample, in the order
+// of the table. The report names the others.
+func chosen(mode string, all []unprotectedCase, rng *rand.Rand, report *strings.Builder) (cases []unprotectedCase) {
+	for _, c := range all {
+		if why := c.not[mode]; why != "" {
+			fmt.Fprintf(report, "%s: not applicable, %s\n", c.name, why)
+		} else if full() || !c.long {
+			cases = append(cases, c)
+		}
 	}
-	seed, rng := seeded(t)
-	all = slices.DeleteFunc(all, func(c unprotectedCase) bool { return c.long })
-	drawn := rng.Perm(len(all))[:sampled]
+	if full() {
+		return cases
+	}
+	drawn, slow := []int{}, 0
+	for _, i := range rng.Perm(len(cases)) {
+		if len(drawn) == sampled || cases[i].slow && slow > 0 {
+			continue
+		}
+		if cases[i].slow {
+			slow++
+		}
+		drawn = append(drawn, i)
+	}
 	slices.Sort(drawn)
-	var out []unprotectedCase
+	sample := make([]unprotectedCase, 0, len(drawn))
 	for _, i := range drawn {
-		out = append(out, all[i])
+		sample = append(sample, cases[i])
 	}
-	return seed, out
+	return sample
 }
 
 // write writes the report of the suite, if it ran in full.
