@@ -88,6 +88,9 @@ func definitionAgain(t *testing.T, u *unprotected) {
 	u.kubectl(t, "delete", definition, "--timeout=60s")
 	u.apply(t, u.manifest(u.name(free, 2), free, 0, "")+u.manifest(u.name(free, 3), free, 1, ""))
 	u.arrived(t, 2*time.Minute, "pods start without the definition", []string{u.name(free, 2), u.name(free, 3)})
+	if full() {
+		pause(t, 45*time.Second) // watches pause longest then
+	}
 	u.kubectl(t, "apply", "-k", "deploy/components/securitygrouppolicy")
 	u.kubectl(t, "wait", "--for=condition=Established", definition, "--timeout=60s")
 	u.apply(t, u.policies())

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -106,12 +107,45 @@ func failFast(lw *cache.ListWatch) *cache.ListWatch {
 }
 
 // Pauses between attempts: doubled from the first to the last, with jitter, and back to the
-// first after an attempt that lasted.
+// first after an attempt that lasted. A resource that is not served is tried again after the first
+// pause for some time: objects that are created as soon as a definition exists again must not have to
+// wait for half a minute.
 const (
-	firstPause = 800 * time.Millisecond
-	lastPause  = 30 * time.Second
-	lasted     = 2 * time.Minute
+	firstPause  = 800 * time.Millisecond
+	lastPause   = 30 * time.Second
+	lasted      = 2 * time.Minute
+	unservedFor = 10 * time.Minute
 )
+
+// pauses are those of one reflector.
+type pauses struct {
+	backoff  wait.Backoff
+	unserved time.Time // since when the resource is not served; zero while it is
+}
+
+func newPauses() pauses { return pauses{backoff: firstBackoff()} }
+
+func firstBackoff() wait.Backoff {
+	return wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Steps: 6, Cap: lastPause}
+}
+
+// after is the pause after an attempt that ended with err.
+func (p *pauses) after(began, now time.Time, err error) time.Duration {
+	if now.Sub(began) > lasted {
+		p.backoff = firstBackoff()
+	}
+	if !apierrors.IsNotFound(err) {
+		p.unserved = time.Time{}
+		return p.backoff.Step()
+	}
+	if p.unserved.IsZero() {
+		p.unserved, p.backoff = now, firstBackoff()
+	}
+	if now.Sub(p.unserved) < unservedFor {
+		return wait.Jitter(firstPause, 1)
+	}
+	return p.backoff.Step()
+}
 
 // reflect runs a reflector until ctx ends.
 func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) {
@@ -120,21 +154,17 @@ func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) {
 
 // runReflector runs a reflector until ctx ends.
 func runReflector(ctx context.Context, r *cache.Reflector, log *slog.Logger) {
-	first := wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Steps: 6, Cap: lastPause}
-	pause := first
+	pauses := newPauses()
 	for {
 		began := time.Now()
 		err := r.ListAndWatchWithContext(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > lasted {
-			pause = first
-		}
 		if err != nil {
 			log.Warn("watch interrupted, retrying", "resource", r.TypeDescription(), "err", err)
 		}
-		timer := time.NewTimer(pause.Step())
+		timer := time.NewTimer(pauses.after(began, time.Now(), err))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
