@@ -304,8 +304,12 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, t target) {
 }
 
 // page returns the part of a list that a request asks for, and enters what is left in the
-// list's metadata. The token to continue is the number of objects before.
+// list's metadata. The token to continue is the number of objects before. A list of any version, 0, is whole
+// whatever its limit is: a real server serves it from its watch cache.
 func page(r *http.Request, items []object, meta map[string]any) []object {
+	if r.URL.Query().Get("resourceVersion") == "0" {
+		return append([]object{}, items...)
+	}
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 	items = items[min(from, len(items)):]
 	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && len(items) > limit {
