@@ -126,6 +126,24 @@ func (c *Cache) Ensure(ctx context.Context, progress func(Progress)) (Set, error
 	return set, nil
 }
 
+// EnsureOne returns the directory of one artifact, and builds it if it is missing.
+func (c *Cache) EnsureOne(ctx context.Context, name string, progress func(Progress)) (string, error) {
+	recipes, err := c.recipes(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range recipes {
+		if r.name == name {
+			path, _, err := c.store.ensure(ctx, r, progress)
+			if err != nil {
+				return "", fmt.Errorf("make %s: %w", name, err)
+			}
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("make %s: there is no such artifact", name)
+}
+
 // Derive returns a directory built from artifacts, such as an image. fn fills an empty
 // directory, once per name and key, and again if a file was changed since, for example
 // through a hard link.
