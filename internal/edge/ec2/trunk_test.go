@@ -314,10 +314,11 @@ func (p twoPages) DescribeTrunkInterfaceAssociations(_ context.Context, in *sdk.
 type manyPages struct {
 	twoPages
 	pages int
+	wait  func()
 }
 
 func (p manyPages) DescribeTrunkInterfaceAssociations(_ context.Context, in *sdk.DescribeTrunkInterfaceAssociationsInput, _ ...func(*sdk.Options)) (*sdk.DescribeTrunkInterfaceAssociationsOutput, error) {
-	time.Sleep(300 * time.Millisecond)
+	p.wait()
 	at, _ := strconv.Atoi(aws.ToString(in.NextToken)) // 0 without one
 	out := &sdk.DescribeTrunkInterfaceAssociationsOutput{InterfaceAssociations: []types.TrunkInterfaceAssociation{{
 		AssociationId: aws.String("trunk-assoc-1"), BranchInterfaceId: aws.String(fmt.Sprintf("eni-%08x", at)), TrunkInterfaceId: aws.String("eni-t"), VlanId: aws.Int32(1),
@@ -331,8 +332,9 @@ func (p manyPages) DescribeTrunkInterfaceAssociations(_ context.Context, in *sdk
 // A listing may take longer than one read, and each of its pages is counted by the budget.
 func TestAListingOfManyAssociationsIsReadToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		api := manyPages{pages: 400, wait: func() { time.Sleep(300 * time.Millisecond) }}
 		x, err := ec2.NewExecutor(ec2.Options{
-			Clients: ec2.Clients{Kept: manyPages{pages: 400}}, Log: slog.New(slog.DiscardHandler), Budget: func(string) ec2.Budget { return ec2.Budget{PerSecond: 2, Burst: 10} },
+			Clients: ec2.Clients{Kept: api}, Log: slog.New(slog.DiscardHandler), Budget: func(string) ec2.Budget { return ec2.Budget{PerSecond: 2, Burst: 10} },
 		})
 		if err != nil {
 			t.Fatal(err)
