@@ -1,5 +1,5 @@
 // Package bench measures Trunkline against the reference plugins in the same run, the calls
-// of EC2 that a node makes, a pod on a branch, and the lab with a hundred pods. Compare the ratios: both sides
+// of EC2 that a node makes, security groups for pods, and the lab with a hundred pods. Compare the ratios: both sides
 // share the machine and its load.
 //
 // bench/cmd runs it and prints the results; `make bench` runs bench/cmd. It needs root and
@@ -47,6 +47,8 @@ func Beds() []Bed {
 		{"policy-add", false, policyAdds},
 		{"policy-memory", true, policyMemory},
 		{"sgp-path", false, sgpPath},
+		{"sgp-restart", true, sgpRestart},
+		{"sgp-ready", true, sgpReady},
 		{"ec2", true, ec2Calls},
 		{"lab", true, lab},
 	}
@@ -117,14 +119,17 @@ func (r *run) Fatalf(format string, args ...any) {
 func (r *run) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
 
 // until waits until something is so, which it checks again and again.
-func (r *run) until(what string, done func() bool) {
-	tick, limit := time.NewTicker(20*time.Millisecond), time.After(5*time.Minute)
+func (r *run) until(what string, done func() bool) { r.within(5*time.Minute, what, done) }
+
+// within is until with a limit.
+func (r *run) within(d time.Duration, what string, done func() bool) {
+	tick, limit := time.NewTicker(20*time.Millisecond), time.After(d)
 	defer tick.Stop()
 	for !done() {
 		select {
 		case <-tick.C:
 		case <-limit:
-			r.Fatalf("not in five minutes: %s", what)
+			r.Fatalf("not in %s: %s", d, what)
 		case <-r.ctx.Done():
 			r.Fatal(r.ctx.Err())
 		}
