@@ -248,7 +248,7 @@ func TestAPodIsRefusedUnlessItsGroupsCanBeApplied(t *testing.T) {
 		"nothing is known":            {shopPod("plain", "x"), func(o *objects) { o.known = false }, "the API server has not listed", true},
 		"its VPC is not known":        {shopPod("plain", "x"), func(o *objects) { o.vpc = "" }, "EC2 has not shown the node's VPC", true},
 		"its group was not read":      {shopPod("web", "x"), func(o *objects) { o.edit(give("web", web, "sg-00000099")) }, securitygroup.ErrGroupNotRead.Error(), true},
-		"EC2 has no such group":       {shopPod("web", "x"), func(o *objects) { o.state.Groups[web] = kube.GroupObject{Absent: true} }, `security group "sg-0000000a" does not exist in vpc-1`, false},
+		"EC2 has no such group":       {shopPod("web", "x"), func(o *objects) { o.state.Groups[web] = kube.GroupObject{Absent: true} }, `security group "sg-0000000a" does not exist in vpc-1: ` + securitygroup.ErrUnknownGroup.Error(), false},
 		"its group is of another VPC": {shopPod("web", "x"), func(o *objects) { o.state.Groups[web] = kube.GroupObject{VPC: "vpc-2"} }, `security group "sg-0000000a" does not exist in vpc-1: ` + securitygroup.ErrForeignGroup.Error(), false},
 		"its group is no id":          {shopPod("web", "x"), func(o *objects) { o.edit(give("web", "web")) }, securitygroup.ErrMalformedGroup.Error(), false},
 		"its account does not exist":  {shopPod("plain", "x"), func(o *objects) { o.edit(byAccount) }, securitygroup.ErrNoAccount.Error(), true},

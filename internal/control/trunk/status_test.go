@@ -116,6 +116,10 @@ func TestTheStatusOfAPolicyCountsLatePodsThatTheirNodeEnforces(t *testing.T) {
 		w.counts("web", 2, 2, 0, true, "AllApplied")
 		w.wire.inject(func(string) string { return "RequestLimitExceeded" })
 		w.start("two", "web")
+		var two corev1.Pod
+		w.Get(podsAt, "shop/two", &two)
+		two.Status.Phase = corev1.PodRunning // as if its branch were lost
+		w.Put(podsAt, &two)
 		w.elapse(20 * time.Second)
 		w.counts("web", 3, 2, 0, true, "PodsWithoutBranch") // of a pod that requests a branch, only the branch counts
 		w.wire.inject(nil)
