@@ -317,6 +317,7 @@ func (c *controllerCmd) run(p process) error {
 		options.Groups = ec2.NewReader(awsConfig)
 		options.GroupStatus = cfg.SecurityGroups == config.SecurityGroupsEBPF
 	}
+	options.EvictLate = cfg.EvictsLateMatches()
 	return controller.Run(p.ctx, options)
 }
 

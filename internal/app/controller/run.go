@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/trunkline/trunkline/internal/control/groupstatus"
+	"github.com/trunkline/trunkline/internal/control/latematch"
 	branches "github.com/trunkline/trunkline/internal/control/trunk"
 	"github.com/trunkline/trunkline/internal/core/leak"
 	"github.com/trunkline/trunkline/internal/core/trunk"
@@ -46,6 +47,8 @@ type Options struct {
 	Groups ec2.GroupAPI
 	// GroupStatus: nodes enforce the groups of all pods, and the status of policies says so.
 	GroupStatus bool
+	// EvictLate: pods that came to match a policy after they were wired without a branch are evicted.
+	EvictLate bool
 }
 
 // BranchOptions are those of the controller of trunks and branches.
@@ -204,8 +207,15 @@ func lead(ctx context.Context, o Options, c *collector, events *kube.Events) err
 	if o.GroupStatus {
 		g.Go(func() error { groupstatus.New(o.Client, o.Log).Run(ctx); return nil })
 	}
+	if o.EvictLate {
+		evictor := latematch.New(latematch.Options{Client: o.Client, Events: events, Excluded: excluded(o), DryRun: o.DryRun, Log: o.Log})
+		g.Go(func() error { evictor.Run(ctx); return nil })
+	}
 	return g.Wait() // all return nil
 }
+
+// excluded are the namespaces in which no pod is required to have a branch.
+func excluded(o Options) []string { return []string{metav1.NamespaceSystem, o.Namespace} }
 
 // ownBranches is the controller of trunks and branches; nil where Trunkline does not own them.
 func ownBranches(o Options, events *kube.Events) (*branches.Controller, error) {
@@ -216,6 +226,6 @@ func ownBranches(o Options, events *kube.Events) (*branches.Controller, error) {
 	return branches.New(branches.Options{
 		Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
 		NodesEnforce: o.Groups != nil,
-		Excluded:     []string{metav1.NamespaceSystem, o.Namespace}, Registry: o.Registry,
+		Excluded:     excluded(o), Registry: o.Registry,
 	})
 }

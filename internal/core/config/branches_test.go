@@ -76,3 +76,15 @@ func TestNodesEnforceGroupsWhereNoBranchDoes(t *testing.T) {
 		}
 	}
 }
+
+func TestLateMatchesAreEvictedOnlyWherePodsHaveBranches(t *testing.T) {
+	for mode, want := range map[string]bool{"own": true, "managed": true, "ebpf": false, "off": false} {
+		c, err := Load(Sources{Flags: map[string]string{"security-groups-for-pods": mode, "pod-security-group-late-match": "evict"}})
+		if err != nil || c.EvictsLateMatches() != want || c.NodeGroups() != (mode == "ebpf") {
+			t.Errorf("%s: evicts %v, nodes enforce %v, %v", mode, c.EvictsLateMatches(), c.NodeGroups(), err)
+		}
+	}
+	if c, err := Load(Sources{Flags: map[string]string{"security-groups-for-pods": "own"}}); err != nil || c.EvictsLateMatches() {
+		t.Errorf("by default pods are evicted, %v", err)
+	}
+}

@@ -42,7 +42,7 @@ type Config struct {
 
 	// Security groups for pods.
 	SecurityGroups     string // off, managed, own, ebpf
-	LateMatch          string // report, enforce
+	LateMatch          string // report, enforce, evict
 	EnforcingMode      endpoint.Mode
 	BranchCoolDown     time.Duration
 	BranchLimits       map[string]int // by instance type or family
@@ -101,6 +101,7 @@ func (c Config) Branches() bool {
 const (
 	LateMatchReport  = "report"
 	LateMatchEnforce = "enforce"
+	LateMatchEvict   = "evict"
 )
 
 // NodeGroups reports whether nodes enforce security groups of pods: of all, or where pods have
@@ -108,6 +109,10 @@ const (
 func (c Config) NodeGroups() bool {
 	return c.SecurityGroups == SecurityGroupsEBPF || c.Branches() && c.LateMatch == LateMatchEnforce
 }
+
+// EvictsLateMatches reports whether the controller evicts pods that were wired without a branch before a
+// policy selected them.
+func (c Config) EvictsLateMatches() bool { return c.Branches() && c.LateMatch == LateMatchEvict }
 
 // Sources are the flags, environment and file that values are read from. Nil fields
 // are empty sources.

@@ -8,9 +8,11 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
@@ -109,7 +111,7 @@ func stripBranchPod(obj any) (any, error) {
 	}
 	out := &corev1.Pod{}
 	out.Namespace, out.Name, out.UID, out.ResourceVersion = in.Namespace, in.Name, in.UID, in.ResourceVersion
-	out.Labels, out.DeletionTimestamp = in.Labels, in.DeletionTimestamp
+	out.Labels, out.CreationTimestamp, out.DeletionTimestamp = in.Labels, in.CreationTimestamp, in.DeletionTimestamp
 	if owner := metav1.GetControllerOf(in); owner != nil {
 		out.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
@@ -197,4 +199,19 @@ func (s *SelectionObjects) PodEnded(ctx context.Context, ref PodRef, uid string)
 		return false, fmt.Errorf("get pod %s: %w", ref, err)
 	}
 	return string(p.UID) != uid || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed, nil
+}
+
+// Evict asks the API server to evict a pod, if it has the uid. The server refuses what a
+// PodDisruptionBudget forbids; a pod that does not exist any more is success.
+func Evict(ctx context.Context, c *Client, ref PodRef, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
+	err := c.Core.CoreV1().Pods(ref.Namespace).EvictV1(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("evict pod %s: %w", ref, err)
+	}
+	return nil
 }

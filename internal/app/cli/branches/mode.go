@@ -63,7 +63,7 @@ func enforcer(o Objects, e Explanation) (Enforcer, string) {
 	case g.NodeEnforces:
 		return ByNode, reported + " with pod-security-group-late-match: enforce" + late
 	}
-	return ByNone, reported + " with pod-security-group-late-match: report" + late
+	return ByNone, reported + " with pod-security-group-late-match: report or evict" + late
 }
 
 // Group is a security group of a pod, as its node knows it.

@@ -396,6 +396,10 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
 	case http.MethodGet:
 		answer(w, http.StatusOK, old)
 	case http.MethodPost:
+		if t.sub == evictions {
+			evict(s, w, t, body, old)
+			return
+		}
 		s.create(w, t, body)
 	case http.MethodPut:
 		answer(w, http.StatusOK, s.put(t.resource, body))
@@ -431,7 +435,7 @@ func conflicts(r *http.Request, body, current object) bool {
 
 // creates reports whether a request may create its object.
 func creates(r *http.Request, t target) bool {
-	return r.Method == http.MethodPost || r.Method == http.MethodPatch && isApply(r) && t.sub == ""
+	return r.Method == http.MethodPost && t.sub != evictions || r.Method == http.MethodPatch && isApply(r) && t.sub == ""
 }
 
 // patch changes o by body; a target "status" changes only the status. An apply of the
