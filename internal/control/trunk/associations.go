@@ -23,11 +23,11 @@ type associations struct {
 
 	mu      sync.Mutex
 	last    ec2.Associations
-	waiting map[*loop.Loop]bool // marked after the next listing that begins
+	waiting map[*loop.Loop]time.Time // marked after a listing that began at that time or later
 }
 
 func newAssociations(read func(context.Context) (ec2.Associations, error), log *slog.Logger) *associations {
-	return &associations{read: read, log: log, asked: make(chan struct{}, 1), waiting: map[*loop.Loop]bool{}}
+	return &associations{read: read, log: log, asked: make(chan struct{}, 1), waiting: map[*loop.Loop]time.Time{}}
 }
 
 // since returns a listing that began at that time or later. If there is none, one is made, and of is
@@ -36,9 +36,10 @@ func (a *associations) since(t time.Time, of *loop.Loop) (ec2.Associations, bool
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.last.At.IsZero() && !a.last.At.Before(t) {
+		delete(a.waiting, of)
 		return a.last, true
 	}
-	a.waiting[of] = true
+	a.waiting[of] = t
 	select {
 	case a.asked <- struct{}{}:
 	default:
@@ -54,20 +55,16 @@ func (a *associations) run(ctx context.Context) {
 			return
 		case <-a.asked:
 		}
-		a.mu.Lock()
-		waiting := a.waiting
-		a.waiting = map[*loop.Loop]bool{}
-		a.mu.Unlock()
+		if !a.needed() {
+			continue
+		}
 		found, err := a.read(ctx)
 		if err != nil {
 			a.log.Warn("associations of trunks not listed, retrying", "err", err)
 		} else {
-			a.mu.Lock()
-			a.last = found
-			a.mu.Unlock()
 			a.log.Debug("associations of trunks listed", "count", found.Len())
 		}
-		for of := range waiting {
+		for _, of := range a.listed(found, err) {
 			of.Mark()
 		}
 		pause := time.NewTimer(listEvery)
@@ -78,4 +75,27 @@ func (a *associations) run(ctx context.Context) {
 		case <-pause.C:
 		}
 	}
+}
+
+// needed reports whether a node waits: one that asked during a listing may have been content with it.
+func (a *associations) needed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.waiting) > 0
+}
+
+// listed keeps a listing, and returns what waits for it no longer.
+func (a *associations) listed(found ec2.Associations, err error) (ready []*loop.Loop) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil {
+		a.last = found
+	}
+	for of, t := range a.waiting {
+		if err != nil || !found.At.Before(t) {
+			delete(a.waiting, of)
+			ready = append(ready, of)
+		}
+	}
+	return ready
 }
