@@ -81,24 +81,35 @@ func byKind(calls []faults.Record) string {
 	return fmt.Sprintf("%d changing, %d describing, until ready", len(calls)-describes, describes)
 }
 
-// lab runs trunkline-lab.
-func (b bed) lab(ctx context.Context, stdin []byte, args ...string) error {
+// lab runs trunkline-lab, and returns what it prints.
+func (b bed) lab(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(b.source, "bin", "trunkline-lab"), args...)
 	cmd.Dir = b.source
 	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+b.name)
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
-	out, err := cmd.CombinedOutput()
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("trunkline-lab %s: %w\n%s", strings.Join(args, " "), err, out)
+		return nil, fmt.Errorf("trunkline-lab %s: %w\n%s%s", strings.Join(args, " "), err, out, &problems)
 	}
-	return nil
+	return out, nil
+}
+
+// output is what a command prints that has to succeed.
+func (b bed) output(args ...string) []byte {
+	out, err := b.lab(b.ctx, nil, args...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
 }
 
 // must is lab for commands that have to succeed.
 func (b bed) must(stdin []byte, args ...string) {
-	if err := b.lab(b.ctx, stdin, args...); err != nil {
+	if _, err := b.lab(b.ctx, stdin, args...); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -107,7 +118,7 @@ func (b bed) must(stdin []byte, args ...string) {
 func (b bed) down() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 3*time.Minute)
 	defer cancel()
-	if err := b.lab(ctx, nil, "down"); err != nil {
+	if _, err := b.lab(ctx, nil, "down"); err != nil {
 		b.Errorf("%w", err)
 	}
 }

@@ -50,6 +50,7 @@ func Beds() []Bed {
 		{"sgp-restart", true, sgpRestart},
 		{"sgp-ready", true, sgpReady},
 		{"ec2", true, ec2Calls},
+		{"sgp-pods", true, sgpPods},
 		{"lab", true, lab},
 	}
 }
