@@ -84,7 +84,7 @@ test-unit: ## Tests that need no root
 
 .PHONY: test-crds
 test-crds: ## Definitions in deploy/, and admission of selected pods, by the API server's own code, a module of its own; its first build takes two minutes
-	$(GO) test -C test/crds -json -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT)
+	$(GO) test -C test/crds -json -count 1 -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT)
 
 .PHONY: test-conformance
 test-conformance: ## Network policies against cyclonus's model and the kernel, a module of its own; its first build takes a minute (root)
