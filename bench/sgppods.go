@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/workload"
 	"github.com/trunkline/trunkline/sim/faults"
 )
@@ -65,6 +66,7 @@ func sgpPods(r *run, o Options) []Result {
 	plain := b.crowd("without groups")
 	clients, quarantine := b.group("clients"), b.group("quarantine")
 	b.must([]byte(fmt.Sprintf(podsPolicy, clients)), "kubectl", "apply", "-f", "-")
+	b.until("admission adds the request of a branch", b.admits)
 	seen := len(b.calls())
 	cold := b.crowd("with branches that are made for them")
 	calls := b.calls()[seen:]
@@ -130,6 +132,16 @@ func (b bed) crowd(how string) (seconds []float64) {
 	b.must(nil, "kubectl", "wait", "pods", "-l", "app=crowd", "--for=delete", "--timeout=10m")
 	slices.Sort(seconds)
 	return seconds
+}
+
+// admits reports whether admission knows the policy: a pod that was created before it has no branch.
+func (b bed) admits() bool {
+	var p corev1.Pod
+	out := b.output("kubectl", "run", "probe", "--image=trunkline.dev/workload:dev", "--labels=app=crowd", "--dry-run=server", "-o", "json")
+	if err := json.Unmarshal(out, &p); err != nil {
+		b.Fatal(err)
+	}
+	return p.Spec.Containers[0].Resources.Limits.Name(vpc.ResourcePodENI, "").Value() == 1
 }
 
 // kept is how many branches without a pod have a group.
