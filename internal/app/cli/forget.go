@@ -67,8 +67,8 @@ func inService(agent *appsv1.DaemonSet, t kube.Traces, uninstalled bool, now tim
 		}
 	}
 	if t.Report != nil {
-		if age := now.Sub(t.Report.Status.ObservedAt.Time).Round(time.Second); age.Abs() < staleReport {
-			return fmt.Sprintf("its agent reported %s ago and may still run: try again once the report is older than %s", age, staleReport)
+		if age := now.Sub(t.Report.Status.ObservedAt.Time).Round(time.Second); age.Abs() < kube.StaleReport {
+			return fmt.Sprintf("its agent reported %s ago and may still run: try again once the report is older than %s", age, kube.StaleReport)
 		}
 	}
 	if t.Node == nil {
@@ -96,7 +96,7 @@ func wired(t kube.Traces) (names []string) {
 		if !onPodNetwork(p) {
 			continue
 		}
-		if t.Report == nil || p.CreationTimestamp.Time.Before(t.Report.Status.ObservedAt.Add(staleReport)) {
+		if t.Report == nil || p.CreationTimestamp.Time.Before(t.Report.Status.ObservedAt.Add(kube.StaleReport)) {
 			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}

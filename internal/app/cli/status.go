@@ -105,10 +105,6 @@ type Group struct {
 	Errors []string `json:"errors"`
 }
 
-// staleReport is the age from which a node's report is an error: agents write one at
-// least once a minute.
-const staleReport = kube.StaleReport
-
 // Wrong returns every error, one line each.
 func (s Status) Wrong() []string {
 	var out []string
@@ -365,7 +361,7 @@ func (s *Status) node(of *corev1.Node, n *trunkline.NodeNetwork, selected bool, 
 			s.wrong(object, "%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
-	if row.Age > staleReport {
+	if row.Age > kube.StaleReport {
 		s.wrong(object, "the last report is %s old: the agent is down or cannot reach the API server", row.Age)
 	}
 	if e := st.LastError; e != nil {
