@@ -15,21 +15,30 @@ func (p warmth) grow() {
 	if len(wants) > most {
 		wants = wants[:most]
 	}
+	r := p.refill(wants)
 	var generic int
 	for _, groups := range wants {
 		switch {
 		case groups.Equal(p.c.Quarantine):
 			generic++
+			continue
 		case p.match(groups):
 		case p.regroup(groups):
+		case p.heldBack(r, groups):
+			continue
 		default:
 			p.createWarm(groups)
 		}
+		r.kept[groups.String()]++
 	}
 	for range generic {
 		if !p.match(p.c.Quarantine) && !p.quarantineUsed() && !p.quarantineSpare() {
+			if p.heldBack(r, p.c.Quarantine) {
+				break
+			}
 			p.createWarm(p.c.Quarantine)
 		}
+		r.kept[p.c.Quarantine.String()]++
 	}
 	if len(p.c.Quarantine) == 0 {
 		return
@@ -39,6 +48,45 @@ func (p warmth) grow() {
 			return
 		}
 	}
+}
+
+// refillAfter is how long new warm branches wait after a pod has got a branch: the calls and the
+// writes of the record that make them would delay the pods that follow.
+const refillAfter = 5 * time.Second
+
+// refill is how many branches with the same groups are wanted and kept, and until when new ones wait.
+type refill struct {
+	until        time.Time // zero: they do not
+	wanted, kept map[string]int
+}
+
+func (p warmth) refill(wants []Groups) refill {
+	r := refill{wanted: map[string]int{}, kept: map[string]int{}}
+	for _, groups := range wants {
+		r.wanted[groups.String()]++
+	}
+	for _, b := range p.branches {
+		since := b.Since
+		if p.taken(b) {
+			since = p.now
+		} else if b.Pod == "" || b.Stage == Cooling {
+			continue
+		}
+		if until := since.Add(refillAfter); p.now.Before(until) && r.until.Before(until) {
+			r.until = until
+		}
+	}
+	return r
+}
+
+// heldBack reports whether a new branch with these groups waits, because pods get branches now
+// and at least a quarter of those that are wanted is left.
+func (p warmth) heldBack(r refill, groups Groups) bool {
+	if r.until.IsZero() || 4*r.kept[groups.String()] < r.wanted[groups.String()] {
+		return false
+	}
+	p.at(r.until)
+	return true
 }
 
 // wants are the groups of the branches that are kept warm, the exact ones first.

@@ -86,3 +86,41 @@ func TestABranchIsUsedAgainOnlyAfterACoolDownInQuarantine(t *testing.T) {
 		t.Errorf("calls %q", got)
 	}
 }
+
+func TestWarmBranchesAreMadeOnceNoPodGetsOne(t *testing.T) {
+	tests := []struct {
+		name   string
+		config trunk.Config
+		pods   int
+		want   int // branches that are made meanwhile
+	}{
+		{"exact ones", warmConfig(0, trunk.Exact{Groups: trunk.NewGroups("sg-a"), Count: 8}), 6, 0},
+		{"generic ones", warmConfig(8), 6, 0},
+		{"less than a quarter is left", warmConfig(0, trunk.Exact{Groups: trunk.NewGroups("sg-a"), Count: 8}), 7, 1},
+		{"less than a quarter of the generic ones is left", warmConfig(8), 7, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, tt.config, 54)
+			w.settle()
+			before := len(w.ec2.branches())
+			for n := range tt.pods {
+				w.start(n, "sg-a")
+				w.settle()
+				w.now = w.now.Add(time.Second)
+			}
+			if made := len(w.ec2.branches()) - before; made != tt.want {
+				t.Errorf("%d branches made while pods start, want %d\n%s", made, tt.want, w.decided)
+			}
+			last := w.now.Add(-time.Second)
+			if tt.want == 0 && !w.decided.Next.Equal(last.Add(5*time.Second)) {
+				t.Errorf("planned again at %s, want 5s after %s", w.decided.Next, last)
+			}
+			w.now = last.Add(5 * time.Second)
+			w.settle()
+			if n := w.plan().Numbers; n.Warm != 8 || n.Bound != tt.pods {
+				t.Errorf("%d warm and %d bound branches 5s later, want 8 and %d\n%s", n.Warm, n.Bound, tt.pods, w.decided)
+			}
+		})
+	}
+}
