@@ -1,5 +1,6 @@
-// Package latematch evicts pods that came to match a SecurityGroupPolicy after they were wired without a
-// branch, so that their next ones have branches.
+// Package latematch evicts pods that a SecurityGroupPolicy came to select after they were admitted without a
+// request for a branch, so that their next ones have branches: pods that were wired before, and pods that
+// their node refuses, because the policy was created a moment before they were.
 //
 // It decides which pod is evicted next, and which ones stay and why (plan.go): at most one in
 // evictEvery, by the Eviction API, which respects PodDisruptionBudgets. It reads no table and writes
@@ -158,7 +159,7 @@ func (e *Evictor) evict(ctx context.Context, p *corev1.Pod, now time.Time) error
 	owner := ownerOf(p)
 	e.o.Log.Info("late match evicted", "pod", name(p))
 	e.o.Events.PodNormal(kube.PodRef{Namespace: p.Namespace, Name: p.Name}, string(p.UID), EventEvicted, fmt.Sprintf(
-		"Pod %s is evicted: it was wired without a branch, and is %s. %s %s creates its next one, which gets a branch.", name(p), e.objects.Select(p).Why, owner.Kind, owner.Name))
+		"Pod %s is evicted: it %s, and is %s. %s %s creates its next one, which gets a branch.", name(p), without(p, "was wired without a branch"), e.objects.Select(p).Why, owner.Kind, owner.Name))
 	return nil
 }
 
@@ -169,7 +170,15 @@ func (e *Evictor) leave(p *corev1.Pod, why string) {
 	}
 	e.said[p.UID] = why
 	e.o.Events.PodWarning(kube.PodRef{Namespace: p.Namespace, Name: p.Name}, string(p.UID), EventNotEvicted, fmt.Sprintf(
-		"Pod %s runs with the groups of its node, although it is %s. It is not evicted: %s.", name(p), e.objects.Select(p).Why, why))
+		"Pod %s %s, although it is %s. It is not evicted: %s.", name(p), without(p, "runs with the groups of its node"), e.objects.Select(p).Why, why))
+}
+
+// without is what it means that a pod has no branch; wired: if it is wired.
+func without(p *corev1.Pod, wired string) string {
+	if kube.Wired(p) {
+		return wired
+	}
+	return "is refused by its node, because it requests no branch"
 }
 
 func name(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }

@@ -182,6 +182,25 @@ func TestAPodThatWasWiredBeforeItsPolicyIsEvictedAfterItHasSettled(t *testing.T)
 	})
 }
 
+// A pod that was created a moment after its policy is admitted without a request, if the policy was not
+// compiled yet. Its node refuses it for as long as it exists.
+func TestAPodThatItsNodeRefusesIsReplaced(t *testing.T) {
+	inWorld(t, false, func(w *world) {
+		w.pod("refused", pending)
+		w.pod("waits", requests, pending, ownedBy("other"))
+		w.pod("unscheduled", pending, ownedBy("third"), func(p *corev1.Pod) { p.Spec.NodeName = "" })
+		elapse(35 * time.Second)
+		w.exist("waits", "unscheduled")
+		w.says("refused", latematch.EventEvicted, "is refused by its node, because it requests no branch")
+		elapse(time.Hour)
+		w.exist("waits", "unscheduled")
+		w.pod("alone", pending, func(p *corev1.Pod) { p.OwnerReferences = nil })
+		elapse(time.Minute)
+		w.exist("waits", "unscheduled", "alone")
+		w.says("alone", latematch.EventNotEvicted, "alone is refused by its node, because it requests no branch, although it is selected by web: sg-0000000a. It is not evicted: no controller owns it")
+	})
+}
+
 func TestAPodThatWouldNotComeBackWithABranchStays(t *testing.T) {
 	inWorld(t, false, func(w *world) {
 		w.pod("alone", func(p *corev1.Pod) { p.OwnerReferences = nil })

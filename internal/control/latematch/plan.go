@@ -59,8 +59,9 @@ func (e *Evictor) plan(now time.Time) (due *corev1.Pod, next time.Time) {
 	return due, next
 }
 
-// late are the pods that are wired without a branch, and that policies select, by name; busy are the owners of which a
-// selected pod has no network yet, with its name: no further one is evicted then.
+// late are the pods without a branch that policies select and that request none, by name: those that are
+// wired, and those that their node refuses. busy are the owners of which another selected pod has no network
+// yet, with its name: no further one is evicted then.
 func (e *Evictor) late() (late []*corev1.Pod, busy map[types.UID]string) {
 	busy = map[types.UID]string{}
 	for _, p := range e.objects.Pods() {
@@ -68,13 +69,12 @@ func (e *Evictor) late() (late []*corev1.Pod, busy map[types.UID]string) {
 			continue
 		}
 		_, annotated := p.Annotations[vpc.AnnotationPodENI]
+		branch := annotated || kube.RequestsBranch(p)
 		switch by := ownerOf(p); {
-		case !kube.Wired(p):
-			if by != nil {
-				busy[by.UID] = name(p)
-			}
-		case !annotated && !kube.RequestsBranch(p):
+		case !branch && (kube.Wired(p) || p.Spec.NodeName != ""):
 			late = append(late, p)
+		case !kube.Wired(p) && by != nil:
+			busy[by.UID] = name(p)
 		}
 	}
 	return late, busy
