@@ -61,17 +61,17 @@ func (w *Writer) Run(ctx context.Context) {
 // pass writes the status of each policy that has another one than it should.
 func (w *Writer) pass(ctx context.Context, _ bool) (time.Time, error) {
 	now := time.Now()
-	counted := kube.PolicyStatus{Reason: kube.ReasonNotEnforced}
+	var counted securitygroup.PodCounts
 	for _, p := range w.selection.Pods() {
 		d := w.selection.Select(p)
 		if d.Verdict == securitygroup.NotSelected {
 			continue
 		}
 		d, why := w.nodes.Judge(p, d, now)
-		counted.Add(p.Name, d, kube.PodGroupState{Applied: why == "", Message: why})
+		counted.Add(p.Name, d, securitygroup.PodState{Applied: why == "", Message: why})
 	}
 	known := w.nodes.Known()
-	return time.Time{}, w.selection.WriteStatus(ctx, &counted, func(p *v1beta1.SecurityGroupPolicy) error {
+	return time.Time{}, w.selection.WriteStatus(ctx, &counted, securitygroup.ReasonNotEnforced, func(p *v1beta1.SecurityGroupPolicy) error {
 		return securitygroup.Unusable(p.Spec.SecurityGroups.Groups, known)
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	eniconfig "github.com/trunkline/trunkline/api/eniconfig/v1alpha1"
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -50,7 +51,7 @@ type custom struct {
 
 // refused is c with a reason not to create anything.
 func (c custom) refused(reason, format string, args ...any) custom {
-	c.reason, c.message = reason, cut(fmt.Sprintf(format, args...))
+	c.reason, c.message = reason, securitygroup.Cut(fmt.Sprintf(format, args...))
 	return c
 }
 

@@ -14,6 +14,7 @@ import (
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/podeni"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -77,16 +78,6 @@ func nameOf[P ~string](names map[P]core.Stage, s core.Stage) P {
 	return P("unknown: " + string(s)) // the API server refuses it
 }
 
-// longestText is how long a text of the status may be.
-const longestText = 1024
-
-func cut(text string) string {
-	if len(text) > longestText {
-		return text[:longestText]
-	}
-	return text
-}
-
 // Write.
 
 // ledger is the record as it is written to the status of the CNINode.
@@ -110,11 +101,11 @@ func (r record) ledger() *vpcresources.BranchLedger {
 	for _, key := range slices.Sorted(maps.Keys(s.Backoffs)) {
 		b := s.Backoffs[key]
 		l.Backoffs = append(l.Backoffs, vpcresources.BackoffRecord{
-			Key: key, Since: micro(b.Since), Until: micro(b.Until), Tries: int32(b.Tries), Reason: string(b.Reason), Message: cut(b.Message),
+			Key: key, Since: micro(b.Since), Until: micro(b.Until), Tries: int32(b.Tries), Reason: string(b.Reason), Message: securitygroup.Cut(b.Message),
 		})
 	}
 	for _, pod := range slices.Sorted(maps.Keys(s.Refused)) {
-		l.Refused = append(l.Refused, vpcresources.RefusedRecord{PodUID: string(pod), SecurityGroups: writeGroups(s.Refused[pod].Groups), Message: cut(s.Refused[pod].Message)})
+		l.Refused = append(l.Refused, vpcresources.RefusedRecord{PodUID: string(pod), SecurityGroups: writeGroups(s.Refused[pod].Groups), Message: securitygroup.Cut(s.Refused[pod].Message)})
 	}
 	for _, eni := range slices.Sorted(maps.Keys(s.Unowned)) {
 		u := s.Unowned[eni]
@@ -158,7 +149,7 @@ func writeCall(i *core.Intent) *vpcresources.CallRecord {
 	}
 	a := i.Action
 	return &vpcresources.CallRecord{
-		ID: string(a.ID), Kind: string(a.Kind), Began: micro(a.Began), Why: cut(a.Why), PodUID: string(a.Pod), TrunkENIID: string(a.Trunk), ENIID: string(a.ENI),
+		ID: string(a.ID), Kind: string(a.Kind), Began: micro(a.Began), Why: securitygroup.Cut(a.Why), PodUID: string(a.Pod), TrunkENIID: string(a.Trunk), ENIID: string(a.ENI),
 		SubnetID: string(a.Subnet), SecurityGroups: writeGroups(a.Groups), VLANID: int32(a.VLAN), AssociationID: string(a.Association), DeviceIndex: int32(a.Device),
 		Tries: int32(i.Tries), Unknown: i.Unknown, Lost: i.Lost, At: micro(i.At), Retry: instant(i.Retry),
 	}

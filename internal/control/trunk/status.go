@@ -104,7 +104,7 @@ func (n *node) announceRefused(pods []decided) {
 		}
 		if now[p.pod.UID] = why; n.said.refused[p.pod.UID] != why {
 			ref := kube.PodRef{Namespace: p.pod.Namespace, Name: p.pod.Name}
-			n.c.o.Events.PodWarning(ref, string(p.pod.UID), eventNotAllocated, textNotAllocated+cut(why))
+			n.c.o.Events.PodWarning(ref, string(p.pod.UID), eventNotAllocated, textNotAllocated+securitygroup.Cut(why))
 		}
 	}
 	n.said.refused = now
@@ -189,12 +189,12 @@ func (n *node) podEvent(pod core.PodUID, kind, reason, message string) {
 // writeStatus writes the status of each policy that has another one than it should.
 func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error) {
 	v, networks := c.views()
-	counted := kube.PolicyStatus{Reason: kube.ReasonWithoutBranch}
+	var counted securitygroup.PodCounts
 	for _, d := range c.decideAll(networks) {
 		counted.Add(d.pod.Name, d.Decision, c.stateOf(d, v))
 	}
 	in := slices.Sorted(maps.Values(networks))
-	return time.Time{}, c.objects.WriteStatus(ctx, &counted, func(p *v1beta1.SecurityGroupPolicy) error {
+	return time.Time{}, c.objects.WriteStatus(ctx, &counted, securitygroup.ReasonWithoutBranch, func(p *v1beta1.SecurityGroupPolicy) error {
 		if err := c.groups.problem(p.Spec.SecurityGroups.Groups, in); err != nil {
 			return err
 		}
@@ -206,18 +206,18 @@ func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error)
 }
 
 // stateOf is whether a pod has its groups: at a branch, or, without one, on its node.
-func (c *Controller) stateOf(d decided, v view) kube.PodGroupState {
+func (c *Controller) stateOf(d decided, v view) securitygroup.PodState {
 	why, refused := v.refused[d.pod.UID]
 	switch {
 	case refused:
-		return kube.PodGroupState{RefusedBy: "RefusedByEC2", Message: why}
+		return securitygroup.PodState{RefusedBy: "RefusedByEC2", Message: why}
 	case v.applied[d.pod.UID]:
-		return kube.PodGroupState{Applied: true}
+		return securitygroup.PodState{Applied: true}
 	case c.byNode == nil || d.requests:
-		return kube.PodGroupState{}
+		return securitygroup.PodState{}
 	}
 	_, why = c.byNode.Judge(d.pod, d.Decision, time.Now())
-	return kube.PodGroupState{Applied: why == "", Message: why}
+	return securitygroup.PodState{Applied: why == "", Message: why}
 }
 
 // views are those of all nodes as one, and the nodes' VPCs.
@@ -260,4 +260,4 @@ func (c *Controller) decideAll(networks map[string]vpc.ID) (out []decided) {
 
 // errExcluded is why a policy of an excluded namespace is not enforced.
 var errExcluded = fmt.Errorf("%w: in kube-system and in Trunkline's namespace no pod is required to have a branch, so that no policy keeps DNS or Trunkline from starting: "+
-	"selected pods that request "+vpc.ResourcePodENI+" themselves get the groups, and others run with those of their node", kube.ErrExcluded)
+	"selected pods that request "+vpc.ResourcePodENI+" themselves get the groups, and others run with those of their node", securitygroup.ErrExcluded)
