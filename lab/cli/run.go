@@ -159,7 +159,7 @@ func (r running) product() map[string]string {
 	if r.Lab.World.VPC.InternetGateway {
 		env["TRUNKLINE_TEST_OUTSIDE"] = world.OutsideAddress
 	}
-	if clients, database := r.groupID(spec.GroupClients), r.groupID(spec.GroupDatabase); r.Lab.PodGroups == spec.PodGroupsOwn && clients != "" && database != "" {
+	if clients, database := r.groupID(spec.GroupClients), r.groupID(spec.GroupDatabase); r.Lab.PodGroups != "" && clients != "" && database != "" {
 		env["TRUNKLINE_TEST_CLIENT_GROUP"], env["TRUNKLINE_TEST_SERVER_GROUP"] = clients, database
 	}
 	return env

@@ -88,9 +88,11 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	unrouted, unenforced := map[string]bool{}, map[string]string{}
+	unrouted, unenforced, groups := map[string]bool{}, map[string]string{}, map[string]bool{}
 	for i := range networks {
 		unrouted[networks[i].Name] = networks[i].Status.Mode == trunkline.ModePodCIDR
+		g := networks[i].Status.PodGroups
+		groups[networks[i].Name] = g != nil && g.Mode == trunkline.GroupsEBPF
 		var lines []ConditionLine
 		for _, c := range networks[i].Status.Conditions {
 			lines = append(lines, conditionLine(c))
@@ -104,6 +106,7 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 			continue
 		}
 		node := connectivity.Node{Name: n.Name, Unrouted: unrouted[n.Name], Unenforced: unenforced[n.Name], FreePods: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
+		node.EnforcesGroups = groups[n.Name]
 		node.FreeBranches = int(n.Status.Allocatable.Name(vpc.ResourcePodENI, resource.DecimalSI).Value()) - requested[n.Name]
 		node.Internal, node.External = nodeAddresses(n, corev1.NodeInternalIP), nodeAddresses(n, corev1.NodeExternalIP)
 		if len(node.Internal) > 0 {
@@ -211,7 +214,8 @@ func (c *testCluster) createObjects(ctx context.Context, namespace string, s con
 }
 
 // givesGroup creates the policy that gives a pod its security group, and waits until the pod would be
-// admitted with a request for a branch. It does nothing for a pod with the groups of its node.
+// admitted with a request for a branch, unless its node enforces the group. It does nothing for a pod with
+// the groups of its node.
 func (c *testCluster) givesGroup(ctx context.Context, namespace string, p connectivity.PodSpec) error {
 	if p.Group == "" {
 		return nil
@@ -219,6 +223,9 @@ func (c *testCluster) givesGroup(ctx context.Context, namespace string, p connec
 	policy := testGroupPolicy(p)
 	if err := c.client.Policies.Post().Namespace(namespace).Resource(v1beta1.ResourceSecurityGroupPolicies).Body(policy).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("create SecurityGroupPolicy %s: %w", p.Name, err)
+	}
+	if p.ByNode {
+		return nil
 	}
 	why := error(nil)
 	err := poll(ctx, func(ctx context.Context) (bool, error) {

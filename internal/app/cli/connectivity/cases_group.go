@@ -60,7 +60,11 @@ func tooFewBranches(nodes, now []Node) string {
 		if at < 0 {
 			return fmt.Sprintf("node %s is not ready any more", n.Name)
 		}
-		if free := min(now[at].FreeBranches, now[at].FreePods); free < pods {
+		free := now[at].FreePods
+		if !now[at].EnforcesGroups {
+			free = min(free, now[at].FreeBranches)
+		}
+		if free < pods {
 			return fmt.Sprintf("node %s can run %d more pods with security groups of their own (%s), and the cases need %d", n.Name, free, vpc.ResourcePodENI, pods)
 		}
 	}
@@ -95,9 +99,9 @@ func (e *Env) prepareGroups(ctx context.Context) error {
 	if _, unmet := e.unmet[PodGroups]; unmet {
 		return nil
 	}
-	s := Setup{Pods: []PodSpec{{Name: "guarded", Node: e.Nodes[0].Name, Group: e.Options.ServerGroup}}}
+	s := Setup{Pods: []PodSpec{{Name: "guarded", Node: e.Nodes[0].Name, Group: e.Options.ServerGroup, ByNode: e.Nodes[0].EnforcesGroups}}}
 	for i, n := range e.Nodes {
-		s.Pods = append(s.Pods, PodSpec{Name: fmt.Sprintf("admitted-%d", i+1), Node: n.Name, Group: e.Options.ClientGroup})
+		s.Pods = append(s.Pods, PodSpec{Name: fmt.Sprintf("admitted-%d", i+1), Node: n.Name, Group: e.Options.ClientGroup, ByNode: n.EnforcesGroups})
 	}
 	addrs, err := e.namespace.create(ctx, s)
 	if err != nil {

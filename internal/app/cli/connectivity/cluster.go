@@ -77,6 +77,8 @@ type Node struct {
 	// FreePods is how many more pods the node can run, and FreeBranches how many of them with
 	// security groups of their own.
 	FreePods, FreeBranches int
+	// EnforcesGroups: the node enforces the security groups of its pods, which need no branches.
+	EnforcesGroups bool
 }
 
 // has reports whether a is one of the node's addresses.
@@ -118,6 +120,8 @@ type PodSpec struct {
 	// Group is the id of the pod's own security group; empty: the pod has those of its node. Such a
 	// pod has no probe, because its group may not admit its node.
 	Group string
+	// ByNode: its node enforces Group, and the pod requests no branch.
+	ByNode bool
 	// Stream, if set, makes the pod hold a long-lived stream open instead of serving;
 	// it holds the arguments of dial.
 	Stream []string

@@ -276,6 +276,26 @@ func TestCasesWithSecurityGroupsAreSkippedWhereNoPodCanHaveThem(t *testing.T) {
 	}
 }
 
+func TestNodesThatEnforceGroupsNeedNoBranches(t *testing.T) {
+	m := newModel(noFault)
+	for i := range m.nodes {
+		m.nodes[i].FreeBranches, m.nodes[i].EnforcesGroups = 0, true
+	}
+	ran := 0
+	for _, c := range run(t, m, options()).Cases {
+		if !strings.HasPrefix(c.Name, "security-group/") {
+			continue
+		}
+		ran++
+		if c.Status != connectivity.Passed {
+			t.Errorf("%s is %s: %s", c.Name, c.Status, c.Reason)
+		}
+	}
+	if ran < 5 {
+		t.Errorf("%d cases", ran)
+	}
+}
+
 func TestFullNodesAreNotUsed(t *testing.T) {
 	m := newModel(noFault)
 	m.nodes[0].FreePods = 3
