@@ -94,8 +94,8 @@ func (f *Feed) Pass(ctx context.Context) error {
 func named(s *kube.GroupState) (ids []vpc.SecurityGroupID) {
 	for _, p := range s.Policies {
 		for _, id := range p.Groups {
-			if groupID.MatchString(id) {
-				ids = append(ids, vpc.SecurityGroupID(id))
+			if g := vpc.SecurityGroupID(id); g.Valid() {
+				ids = append(ids, g)
 			}
 		}
 	}
@@ -162,10 +162,7 @@ const (
 	maxUnusable = 256
 )
 
-var (
-	groupID = regexp.MustCompile(`^sg-([0-9a-f]{8}|[0-9a-f]{17})$`)
-	ruleID  = regexp.MustCompile(`^sgr-[0-9a-f]{1,36}$`)
-)
+var ruleID = regexp.MustCompile(`^sgr-[0-9a-f]{1,36}$`)
 
 // specOf is a group as nodes read it. What does not fit allows nothing, and is named.
 func specOf(g ec2.SecurityGroup) trunkline.SecurityGroupSpec {
@@ -208,7 +205,7 @@ func ruleOf(r grouprules.Rule) (out trunkline.SecurityGroupRule, fits bool) {
 		out.Unusable = r.Unusable[:min(len(r.Unusable), maxUnusable)]
 	case len(r.Prefixes) > maxRanges:
 		out.Unusable = fmt.Sprintf("%d ranges are more than %d", len(r.Prefixes), maxRanges)
-	case r.Group != "" && !groupID.MatchString(string(r.Group)):
+	case r.Group != "" && !r.Group.Valid():
 		out.Unusable = fmt.Sprintf("%q is not the id of a security group", r.Group)
 	case r.Group != "":
 		out.GroupID = string(r.Group)

@@ -92,9 +92,6 @@ func inWorld(t *testing.T, policies map[string][]byte, f func(w *world), change 
 	server := kubetest.New(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{Server: server, t: t, api: &apiWire{}, policies: policies, trunk: trunk.DefaultConfig(), groups: map[string]string{}, stop: func() {}, log: slog.New(slog.DiscardHandler)}
-		if os.Getenv("TRUNK_TEST_LOG") != "" {
-			w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		}
 		w.build(change...)
 		w.node("n1", "node1")
 		w.boot()

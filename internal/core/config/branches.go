@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // securityGroups has the settings of security groups for pods. Those of trunks and branches are the
@@ -28,13 +29,10 @@ func securityGroups() []Setting {
 	}
 }
 
-var (
-	groupID      = regexp.MustCompile(`^sg-([0-9a-f]{8}|[0-9a-f]{17})$`)
-	typeOrFamily = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)?$`)
-)
+var typeOrFamily = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)?$`)
 
 func groupOrNone(v string) error {
-	if v != "" && !groupID.MatchString(v) {
+	if v != "" && !vpc.SecurityGroupID(v).Valid() {
 		return errors.New("must be the id of a security group, such as sg-0123456789abcdef0")
 	}
 	return nil
@@ -44,26 +42,9 @@ func groupOrNone(v string) error {
 const mostBranches = 120
 
 func parseBranchLimits(v string) (map[string]int, error) {
-	var all map[string]int
-	for part := range strings.SplitSeq(v, ",") {
-		if part = strings.TrimSpace(part); part == "" {
-			continue
-		}
-		name, text, _ := strings.Cut(part, "=")
-		name = strings.TrimSpace(name)
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if !typeOrFamily.MatchString(name) || err != nil || n < 0 || n > mostBranches {
-			return nil, fmt.Errorf("%q: must be an instance type or family and a number of branches from 0 to %d, such as m9.large=9", part, mostBranches)
-		}
-		if _, twice := all[name]; twice {
-			return nil, fmt.Errorf("%s is there twice", name)
-		}
-		if all == nil {
-			all = map[string]int{}
-		}
-		all[name] = n
-	}
-	return all, nil
+	return parseNumbers(v, 0, mostBranches, "an instance type or family and a number of branches", "m9.large=9", func(name string) (string, bool) {
+		return name, typeOrFamily.MatchString(name)
+	})
 }
 
 // mostExact is the most branches that are kept with the same groups: two thirds of the VLANs.
@@ -72,24 +53,33 @@ const mostExact = mostBranches * 2 / 3
 // parseExactBranches reads numbers by groups. A name has its groups sorted, so that the same groups
 // have one name.
 func parseExactBranches(v string) (map[string]int, error) {
+	return parseNumbers(v, 1, mostExact, "different security groups and a number of branches", "sg-0123456789abcdef0+sg-0123456789abcdef1=2", func(name string) (string, bool) {
+		groups := strings.Split(name, "+")
+		for i := range groups {
+			groups[i] = strings.TrimSpace(groups[i])
+			if !vpc.SecurityGroupID(groups[i]).Valid() {
+				return "", false
+			}
+		}
+		slices.Sort(groups)
+		return strings.Join(groups, "+"), len(slices.Compact(slices.Clone(groups))) == len(groups)
+	})
+}
+
+// parseNumbers reads a list of NAME=NUMBER. named returns a name as it is kept, and whether it is one; what
+// and example describe an element.
+func parseNumbers(v string, least, most int, what, example string, named func(string) (string, bool)) (map[string]int, error) {
 	var all map[string]int
 	for part := range strings.SplitSeq(v, ",") {
 		if part = strings.TrimSpace(part); part == "" {
 			continue
 		}
-		name, text, _ := strings.Cut(part, "=")
-		groups := strings.Split(name, "+")
-		wrong := false
-		for i := range groups {
-			groups[i] = strings.TrimSpace(groups[i])
-			wrong = wrong || !groupID.MatchString(groups[i])
+		text, number, _ := strings.Cut(part, "=")
+		name, ok := named(strings.TrimSpace(text))
+		n, err := strconv.Atoi(strings.TrimSpace(number))
+		if !ok || err != nil || n < least || n > most {
+			return nil, fmt.Errorf("%q: must be %s from %d to %d, such as %s", part, what, least, most, example)
 		}
-		slices.Sort(groups)
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if wrong || err != nil || n < 1 || n > mostExact || len(slices.Compact(slices.Clone(groups))) != len(groups) {
-			return nil, fmt.Errorf("%q: must be different security groups and a number of branches from 1 to %d, such as sg-0123456789abcdef0+sg-0123456789abcdef1=2", part, mostExact)
-		}
-		name = strings.Join(groups, "+")
 		if _, twice := all[name]; twice {
 			return nil, fmt.Errorf("%s is there twice", name)
 		}

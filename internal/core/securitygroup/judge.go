@@ -3,7 +3,6 @@ package securitygroup
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,8 +30,6 @@ const (
 	DefaultLimit = 5
 	MaxLimit     = 16
 )
-
-var groupID = regexp.MustCompile(`^sg-([0-9a-f]{8}|[0-9a-f]{17})$`)
 
 // Group is what EC2 says about a group that was asked for.
 type Group struct {
@@ -116,7 +113,7 @@ func Unusable(groups []string, known []Known) error {
 
 // Problem is why a group cannot be applied in the VPC; nil if it can.
 func (k Known) Problem(group string) error {
-	if !groupID.MatchString(group) {
+	if !vpc.SecurityGroupID(group).Valid() {
 		return ErrMalformedGroup
 	}
 	g, read := k.Groups[group]
