@@ -36,6 +36,8 @@ func TestSecurityGroupsForPods(t *testing.T) {
 		{"groups of running pods are edited", g.edited},
 		{"a policy is created after its pod", g.created},
 		{"the labels of a running pod are changed", g.labelled},
+		{"the cases of the connectivity test", g.connectivity},
+		{"pods without a branch are evicted", g.evicted},
 		{"branches of ended pods are deleted", g.ended},
 	})
 }
@@ -56,6 +58,7 @@ func TestSecurityGroupsWithoutTrunks(t *testing.T) {
 		{"a policy is created after its pod", g.created},
 		{"the labels of a running pod are changed", g.labelled},
 		{"a pod with a group that EC2 does not have is not started", g.unknown},
+		{"the cases of the connectivity test", g.connectivity},
 	})
 }
 
@@ -216,6 +219,82 @@ func (g *groups) labelled(t *testing.T, l lab) {
 	label("none")
 	g.until(t, l, true, "stranger-b", stranger)
 	g.expect(t, l, g.database, map[string]bool{"stranger-a": false})
+}
+
+// evicted has the controller evict pods that a policy selects and that have no branch: one that was wired
+// before its policy, and one that its node refuses, because it was admitted without a request. Their next
+// pods have branches.
+func (g *groups) evicted(t *testing.T, l lab) {
+	f := failures{l, []string{admissions, controllers}}
+	l.kubectl(t, "apply", "-f", "deploy/components/late-match-evict/evict-rbac.yaml")
+	for _, w := range f.daemons() {
+		l.kubectl(t, "-n", "kube-system", "set", "env", w, "TRUNKLINE_POD_SECURITY_GROUP_LATE_MATCH=evict")
+	}
+	f.ready(t, f.daemons()...)
+	g.deployment(t, l, "wired")
+	wired, address := g.deployed(t, l, "wired")
+	g.expect(t, l, address, map[string]bool{"stranger-b": true})
+	l.apply(t, policy("wired", groupDatabase))
+	g.replaced(t, l, "wired", wired)
+
+	f.unadmit(t)
+	l.apply(t, policy("refused", groupDatabase))
+	g.deployment(t, l, "refused")
+	refused := ""
+	eventually(t, time.Minute, "the node refuses the pod", func(t testing.TB) error {
+		refused = strings.TrimSpace(l.kubectl(t, "-n", "shop", "get", "pods", "-l", "role=refused", "-o", "jsonpath={.items[*].metadata.name}"))
+		out := l.kubectl(t, "-n", "shop", "get", "events", "--field-selector", "involvedObject.name="+refused+",reason=SGPNotApplied", "-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(out, "requests no branch interface") {
+			return notYet("pod %q, events %q", refused, out)
+		}
+		return nil
+	})
+	f.scale(t, 2)
+	g.replaced(t, l, "refused", refused)
+	l.kubectl(t, "-n", "shop", "delete", "deployment", "wired", "refused", "--cascade=foreground", "--wait", "--timeout=90s")
+}
+
+// deployment creates a deployment of one pod, of which the role is its name.
+func (g *groups) deployment(t *testing.T, l lab, role string) {
+	l.apply(t, fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%[1]q,"namespace":"shop"},"spec":{"selector":{"matchLabels":{"role":%[1]q}},`+
+		`"template":{"metadata":{"labels":{"role":%[1]q}},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"c","image":%[2]q,"args":["serve"]}]}}}}`, role, workloadImage))
+}
+
+// deployed is the pod of a deployment, once it is ready.
+func (g *groups) deployed(t testing.TB, l lab, role string) (pod, address string) {
+	t.Helper()
+	l.kubectl(t, "-n", "shop", "rollout", "status", "deployment/"+role, "--timeout=120s")
+	out := strings.Fields(l.kubectl(t, "-n", "shop", "get", "pods", "-l", "role="+role, "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.podIP}{"\n"}{end}`))
+	if len(out) != 2 {
+		t.Fatalf("pods of %s: %v", role, out)
+	}
+	return out[0], out[1]
+}
+
+// replaced waits until a pod of a deployment is evicted, and checks the next one.
+func (g *groups) replaced(t *testing.T, l lab, role, pod string) {
+	began := time.Now()
+	eventually(t, 3*time.Minute, "pod "+pod+" is evicted", func(t testing.TB) error {
+		out := l.kubectl(t, "-n", "shop", "get", "events", "--field-selector", "involvedObject.name="+pod+",reason=SGPLateMatchEvicted", "-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(out, "which gets a branch") || l.try(t.Context(), "kubectl", "-n", "shop", "get", "pod", pod).err == nil {
+			return notYet("events %q\n%s", out, l.kubectl(t, "-n", "shop", "get", "events", "--field-selector", "involvedObject.name="+pod))
+		}
+		return nil
+	})
+	next, address := g.deployed(t, l, role)
+	t.Logf("%s is replaced by %s, %s after the change", pod, next, time.Since(began).Round(time.Second))
+	if out := g.explain(t, l, next); !strings.Contains(out, "the pod has exactly the groups "+groupDatabase) {
+		t.Errorf("explain pod %s:\n%s", next, out)
+	}
+	g.expect(t, l, address, map[string]bool{"stranger-b": false})
+}
+
+// connectivity runs the cases of the connectivity test that give pods groups of their own.
+func (g *groups) connectivity(t *testing.T, l lab) {
+	report, r := product{l}.connectivity(t, "--test", "^security-group/", "--client-group", groupClients, "--server-group", groupDatabase)
+	if passed, failed, skipped := report.counts(); passed < 5 || failed > 0 || len(skipped) > 0 {
+		t.Errorf("%d passed, %d failed, skipped %q\n%s", passed, failed, skipped, r)
+	}
 }
 
 // unknown creates a pod with a group that EC2 does not have. It starts once its policy names another.
