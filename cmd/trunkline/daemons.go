@@ -323,7 +323,7 @@ func (c *controllerCmd) run(p process) error {
 
 // branchOptions are those of the controller of trunks and branches; nil where it does not run.
 func branchOptions(cfg config.Config, x *ec2.Executor) *controller.BranchOptions {
-	if cfg.SecurityGroups != config.SecurityGroupsOwn {
+	if cfg.SecurityGroups != config.SecurityGroupsOwn && !cfg.ChoosesGroups() {
 		return nil
 	}
 	plan := trunk.DefaultConfig()
@@ -339,7 +339,7 @@ func branchOptions(cfg config.Config, x *ec2.Executor) *controller.BranchOptions
 		plan.Exact = append(plan.Exact, e)
 	}
 	return &controller.BranchOptions{
-		EC2: ec2.Trunks{Executor: x, Cluster: cfg.ClusterName}, Config: plan, Limits: cfg.BranchLimits, GroupLimit: cfg.GroupsPerInterface,
+		EC2: ec2.Trunks{Executor: x, Cluster: cfg.ClusterName}, Config: plan, Limits: cfg.BranchLimits, GroupLimit: cfg.GroupsPerInterface, Choose: cfg.ChoosesGroups(),
 	}
 }
 

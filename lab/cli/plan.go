@@ -123,6 +123,7 @@ func roles(r spec.Resolved, source, issuer string) ([]iam.Role, error) {
 	}
 	for _, name := range map[string][]string{
 		spec.PodGroupsOwn: {"controller-trunks-policy", "controller-groups-policy"}, spec.PodGroupsEBPF: {"controller-groups-policy"},
+		spec.PodGroupsAuto: {"controller-trunks-policy", "controller-groups-policy"},
 	}[r.PodGroups] {
 		more, err := read(name)
 		if err != nil {
@@ -185,6 +186,8 @@ func (m manifests) bases(want daemon.Lab) (out []string) {
 		out = append(out, "deploy/overlays/lab-security-groups")
 	case m.product && want.PodGroups == spec.PodGroupsEBPF:
 		out = append(out, "deploy/overlays/lab-node-groups")
+	case m.product && want.PodGroups == spec.PodGroupsAuto:
+		out = append(out, "deploy/overlays/lab-auto-groups")
 	case m.product:
 		out = append(out, "deploy/overlays/lab")
 	}

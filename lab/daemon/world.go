@@ -91,7 +91,7 @@ func describe(s *cloud.State, name string, lab Lab) (node.Instance, error) {
 		return node.Instance{}, err
 	}
 	maxPods, machineName := i.Limits.MaxPods(), ""
-	if lab.PodGroups == spec.PodGroupsOwn {
+	if lab.PodGroups == spec.PodGroupsOwn || lab.PodGroups == spec.PodGroupsAuto {
 		maxPods = i.Limits.WithTrunk().MaxPods()
 	}
 	if lab.NoCloud {

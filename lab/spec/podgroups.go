@@ -4,6 +4,7 @@ package spec
 const (
 	PodGroupsOwn  = "own"
 	PodGroupsEBPF = "ebpf"
+	PodGroupsAuto = "auto" // each node by its instance type, and by what the account may do
 )
 
 // Names of the default security groups that the demo and the connectivity test give to pods: the
@@ -20,8 +21,8 @@ func podGroups(p *problems, s Spec) string {
 	mode := s.SecurityGroupsForPods
 	switch {
 	case mode == "":
-	case mode != PodGroupsOwn && mode != PodGroupsEBPF:
-		p.add(field, mode, "must be %s or %s, or absent", PodGroupsOwn, PodGroupsEBPF)
+	case mode != PodGroupsOwn && mode != PodGroupsEBPF && mode != PodGroupsAuto:
+		p.add(field, mode, "must be %s, %s or %s, or absent", PodGroupsOwn, PodGroupsEBPF, PodGroupsAuto)
 	case s.Cloud == CloudNone:
 		p.add(field, mode, "only a lab with a cloud has security groups (cloud: %s)", CloudAWS)
 	case mode == PodGroupsOwn && !s.Quotas.TrunkCalls:

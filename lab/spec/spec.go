@@ -31,8 +31,9 @@ type Spec struct {
 	Seed uint64 `json:"seed,omitempty"`
 
 	// SecurityGroupsForPods is how pods get the security groups of SecurityGroupPolicies: own
-	// (Trunkline's controller makes branches, which needs quotas.trunkCalls) or ebpf (nodes enforce
-	// them). Empty: no pod gets groups of its own.
+	// (Trunkline's controller makes branches, which needs quotas.trunkCalls), ebpf (nodes enforce
+	// them) or auto (either, by each node's instance type, and by quotas.trunkCalls). Empty: no pod gets
+	// groups of its own.
 	SecurityGroupsForPods string `json:"securityGroupsForPods,omitempty"`
 
 	Kubernetes     Kubernetes      `json:"kubernetes,omitempty"`

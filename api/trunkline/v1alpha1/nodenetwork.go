@@ -113,13 +113,19 @@ const (
 	ModePodCIDR AddressMode = "pod-cidr"
 )
 
-// PodGroups is what the agent's settings say about security groups of pods, and what the node
-// judges groups by.
+// PodGroups is how security groups of pods are treated, and what the node judges groups by.
 type PodGroups struct {
-	// Mode is the setting security-groups-for-pods.
+	// Mode is the setting security-groups-for-pods or, if that is auto, what was chosen for the node.
 	Mode GroupMode `json:"mode"`
+	// Reason is why the mode was chosen, in CamelCase; absent if the setting is not auto.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// Message says what the choice is from and, where pods wait, what to do.
+	// +optional
+	Message string `json:"message,omitempty"`
 	// NodeEnforces: the node enforces groups of pods without a branch: of all with ebpf, of those
-	// that were wired before a policy selected them with pod-security-group-late-match: enforce.
+	// that were wired before a policy selected them with pod-security-group-late-match: enforce, of
+	// both if the mode was chosen.
 	// +optional
 	NodeEnforces bool `json:"nodeEnforces,omitempty"`
 	// VPCID is the node's VPC; empty while EC2 has not shown it. Groups of others are refused.
@@ -130,7 +136,7 @@ type PodGroups struct {
 }
 
 // GroupMode is who enforces the security groups of a node's pods.
-// +kubebuilder:validation:Enum=off;managed;own;ebpf
+// +kubebuilder:validation:Enum=off;managed;own;ebpf;undecided
 type GroupMode string
 
 // Group modes.
@@ -143,6 +149,8 @@ const (
 	GroupsOwn GroupMode = "own"
 	// GroupsEBPF: the node.
 	GroupsEBPF GroupMode = "ebpf"
+	// GroupsUndecided: with the setting auto no mode is chosen yet, and selected pods wait.
+	GroupsUndecided GroupMode = "undecided"
 )
 
 // AddressCounts counts pod addresses; primary addresses of ENIs are not among

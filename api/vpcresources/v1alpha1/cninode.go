@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -110,4 +112,25 @@ type CNINodeList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []CNINode `json:"items"`
+}
+
+// FinalizerAWS is that of AWS's VPC resource controller. It adds it to each CNINode that is not managed
+// by another controller, whichever program has created it. Source: Reconcile in
+// controllers/crds/cninode_controller.go of aws/amazon-vpc-resource-controller-k8s (since v1.4).
+const FinalizerAWS = "networking.k8s.aws/resource-cleanup"
+
+// OwnedByAWS is why a controller of AWS owns the CNINode, and with it the trunk of the node; empty if
+// nothing shows that one does.
+func (n *CNINode) OwnedByAWS() string {
+	switch {
+	case n.Spec.ManagedBy == ManagedByEKSAutoMode:
+		return "EKS Auto Mode manages the CNINode (spec.managedBy)"
+	case n.Spec.ManagedBy != "":
+		return "AWS's VPC resource controller manages the CNINode (spec.managedBy)"
+	case slices.Contains(n.Finalizers, FinalizerAWS):
+		return "AWS's VPC resource controller owns the CNINode (its finalizer " + FinalizerAWS + ")"
+	case n.Status.TrunkInterface != nil || n.Status.NodeNetworkState != nil:
+		return "AWS's VPC resource controller has recorded the trunk of the node in the status of the CNINode"
+	}
+	return ""
 }

@@ -16,6 +16,10 @@ type BranchLedger struct {
 	// +kubebuilder:validation:MaxLength=19
 	// +kubebuilder:validation:Pattern=`^i-([0-9a-f]{8}|[0-9a-f]{17})$`
 	InstanceID string `json:"instanceID"`
+	// Mode is how selected pods of the node get their groups, where security-groups-for-pods is auto;
+	// absent with another value.
+	// +optional
+	Mode *ModeRecord `json:"mode,omitempty"`
 	// Host is where interfaces of the node are created; absent before EC2 was read.
 	// +optional
 	Host *HostRecord `json:"host,omitempty"`
@@ -65,6 +69,25 @@ type BranchLedger struct {
 	// ObservedAt is when the interfaces were last read from EC2.
 	// +optional
 	ObservedAt *metav1.MicroTime `json:"observedAt,omitempty"`
+}
+
+// GroupMode is how selected pods of a node get their security groups.
+// +kubebuilder:validation:Enum=managed;own;ebpf
+type GroupMode string
+
+// ModeRecord is the controller's decision on a node. The node refuses selected pods while it has none.
+type ModeRecord struct {
+	// Mode; absent while none is chosen.
+	// +optional
+	Mode GroupMode `json:"mode,omitempty"`
+	// Reason in CamelCase.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+	// Message says what the decision is from and, where pods wait, what to do.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // HostRecord is the primary interface of an instance, and what its type has. It never changes.

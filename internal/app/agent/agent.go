@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/branch"
 	"github.com/trunkline/trunkline/internal/control/cni"
 	"github.com/trunkline/trunkline/internal/control/conflist"
 	"github.com/trunkline/trunkline/internal/control/guard"
@@ -133,10 +134,27 @@ type kernel struct {
 	branches *vlan.Host // nil: the node serves no branch interfaces
 }
 
-// guarded is the cluster, with the brake of the guard.
+// guarded is the cluster, with the brake of the guard, and with pods that request a branch only where the
+// mode of the node gives them one.
 type guarded struct {
 	Cluster
 	guard *guard.Guard
+	modes modes
+}
+
+// modes are how pods of the node get their security groups, and the CNINode that it is recorded in.
+type modes struct {
+	*branch.Modes
+	node CNINode // nil: there is no cluster, or no pod can have a branch
+}
+
+// Pods implements Cluster.
+func (g guarded) Pods() []kube.Pod { return g.modes.Have(g.Cluster.Pods()) }
+
+// Pod implements Cluster.
+func (g guarded) Pod(ctx context.Context, ref kube.PodRef, uid string) (kube.Pod, error) {
+	p, err := g.Cluster.Pod(ctx, ref, uid)
+	return g.modes.Wanted(p), err
 }
 
 // Freeze implements Cluster.
@@ -237,7 +255,7 @@ func (a *agent) open(ctx context.Context) (err error) {
 	a.cluster = guarded{cluster, guard.New(guard.Deps{
 		Cluster: cluster, Events: events, Log: a.log,
 		Changed: func() { a.markPlan(); a.reporter.Loop.Mark(); a.conflist.Loop.Mark() },
-	})}
+	}), newModes(a, cluster)}
 	a.conflist = conflist.New(a.cfg, conflist.Deps{
 		Runtime:   func() string { node, _ := a.cluster.Node(); return node.Runtime },
 		Supported: new(cniplugin.Asker).Supported, Called: func() time.Time { return a.cni.Called() },
@@ -266,7 +284,7 @@ func (a *agent) construct(ctx context.Context) error {
 		Enforcement: func() report.Enforcement { return a.policies.enforcement() },
 		Problems:    func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
 		Left:        report.Left{Filtered: a.host.Filtered, Legacy: func() ([]string, error) { return a.network.LegacyAWS() }},
-		OtherAgent:  a.cluster.guard.MayBeBeside, Refuses: a.cluster.guard.Refuses,
+		OtherAgent:  a.cluster.guard.MayBeBeside, Wires: report.Wires{Refuses: a.cluster.guard.Refuses, GroupMode: a.cluster.modes.Choice},
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()

@@ -110,6 +110,7 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backe
 		Log: a.log, State: a.state, Owned: a.state.BackendTables(), EC2: executor, Metadata: metadata,
 		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Used: a.host.Used, Drift: a.metrics.drift.WithLabelValues("ec2"),
 		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
+		WithoutTrunk:  a.cluster.modes.WithoutTrunk,
 		Wake:          func() { a.cni.Wake() },
 		CompareKernel: func() { a.network.Loop.Mark() },
 		Report:        a.reporter.Loop.Mark,

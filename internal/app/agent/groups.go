@@ -15,6 +15,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/policy"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
@@ -45,7 +46,7 @@ type groups struct {
 	objects GroupObjects // nil: there is no cluster, or the node enforces groups and runs them
 	node    CNINode      // nil: there is no cluster
 	check   branch.Check
-	request *branch.Request // nil: AWS's controller does not own branches
+	request *branch.Request // nil: AWS's controller never makes branches
 	audit   *branch.Audit   // nil: there is no cluster
 }
 
@@ -57,33 +58,56 @@ func newGroups(a *agent) (*groups, error) {
 	g := &groups{}
 	deps := branch.Deps{
 		Log: a.log, State: a.state, Pods: a.cluster, Mode: a.cfg.EnforcingMode, Wait: a.cfg.AddWait, Missing: a.backend.missing, Read: a.host.Read,
-		Owned: a.cfg.SecurityGroups == config.SecurityGroupsOwn, Events: a.events,
+		Owned: a.cluster.modes.Owned, Events: a.events,
 		SetUp:    func(ctx context.Context, e endpoint.Endpoint) error { return network.SetUpBranch(ctx, a.network, e) },
 		TakeDown: func(ctx context.Context) error { return network.TakeDownBranches(ctx, a.network) },
 	}
-	if a.deps.CNINode != nil {
-		g.node = a.deps.CNINode(g.changed)
-		deps.Record = g.node
-		if a.cfg.SecurityGroups == config.SecurityGroupsManaged {
-			g.request = branch.NewRequest(branch.RequestDeps{Log: a.log, State: a.state, Features: g.node, Events: a.events})
+	if node := a.cluster.modes.node; node != nil {
+		g.node, deps.Record = node, node
+		if a.cfg.SecurityGroups == config.SecurityGroupsManaged || a.cluster.modes.Chosen() {
+			g.request = branch.NewRequest(branch.RequestDeps{Log: a.log, State: a.state, Features: g.node, Events: a.events, Wanted: a.cluster.modes.Managed})
 		}
 	}
 	g.Controller = branch.New(deps)
-	excluded := []string{metav1.NamespaceSystem, a.cfg.PodNamespace}
+	g.check = branch.Check{Events: a.events, Modes: a.cluster.modes.Modes, Wait: groupsWithin, Excluded: []string{metav1.NamespaceSystem, a.cfg.PodNamespace}}
 	switch {
 	case a.policies != nil && a.policies.groups != nil:
-		g.check = branch.Check{Policies: a.policies.groups.objects, Events: a.events, Excluded: excluded}
+		g.check.Policies = a.policies.groups.objects
 	case a.deps.Groups != nil:
 		g.objects = a.deps.Groups(func() {})
-		g.check = branch.Check{Policies: g.objects, Events: a.events, Excluded: excluded}
+		g.check.Policies = g.objects
 	default:
 		return g, nil
 	}
 	var err error
 	g.audit, err = branch.NewAudit(branch.AuditDeps{
-		Log: a.log, State: a.state, Pods: a.cluster, Policies: g.check.Policies, Events: a.events, Record: deps.Record, Owned: deps.Owned, NodeEnforces: a.cfg.NodeGroups(), Excluded: excluded, Registry: a.deps.Registry,
+		Log: a.log, State: a.state, Pods: a.cluster, Policies: g.check.Policies, Events: a.events, Record: deps.Record, Owned: a.cluster.modes.Records, NodeEnforces: a.cfg.NodeGroups(), Excluded: g.check.Excluded, Registry: a.deps.Registry,
 	})
 	return g, err
+}
+
+// newModes makes the modes of the node.
+func newModes(a *agent, cluster Cluster) (m modes) {
+	d := branch.ModesDeps{Setting: groupmode.Mode(a.cfg.SecurityGroups), State: a.state, Node: cluster.Node, Limits: a.cfg.BranchLimits}
+	if a.cfg.ChoosesGroups() {
+		d.Setting = groupmode.Undecided
+	}
+	if a.cfg.Branches() && a.deps.CNINode != nil {
+		m.node = a.deps.CNINode(func() { recordChanged(a) })
+		d.Record = m.node
+	}
+	m.Modes = branch.NewModes(d)
+	return m
+}
+
+// recordChanged is called when the CNINode changed, with the record of the node's branches and mode.
+func recordChanged(a *agent) {
+	a.backend.groups.changed()
+	if m := a.cluster.modes; m.Chosen() && m.Changed() {
+		a.log.Info("mode of security groups", "mode", m.Choice().String())
+		a.markPlan()
+		a.reporter.Loop.Mark()
+	}
 }
 
 // components are those of each ADD.
@@ -162,7 +186,7 @@ func newEnforcedGroups(a *agent, p *policies) *enforcedGroups {
 	}
 	g := &enforcedGroups{objects: a.deps.Groups(p.changed), events: a.events}
 	g.judged = podgroups.New(podgroups.Deps{
-		Policies: p.objects, Groups: g.objects, VPC: func() vpc.ID { return a.state.Node().VPC }, Limit: a.cfg.GroupsPerInterface, Branches: a.cfg.Branches(),
+		Policies: p.objects, Groups: g.objects, VPC: func() vpc.ID { return a.state.Node().VPC }, Limit: a.cfg.GroupsPerInterface, Branches: a.cfg.Branches(), Judges: a.cluster.modes.NodeJudges,
 	})
 	return g
 }

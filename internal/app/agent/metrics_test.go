@@ -82,7 +82,7 @@ func scraped(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	r, log := prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
 	a := &agent{cfg: defaults(t), deps: Deps{Registry: r, Log: log}, log: log, metrics: newMetrics(r), events: quiet{}}
-	a.cluster = guarded{quiet{}, guard.New(guard.Deps{Cluster: quiet{}, Events: quiet{}, Log: log})}
+	a.cluster = guarded{quiet{}, guard.New(guard.Deps{Cluster: quiet{}, Events: quiet{}, Log: log}), modes{}}
 	a.state = statetest.Open(t, t.TempDir())
 	statetest.Observe(t, a.state)
 	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: &strict{}}, Log: log, Registry: r})

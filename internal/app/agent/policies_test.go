@@ -44,7 +44,7 @@ func assembled(t *testing.T, objects PolicyObjects, flags map[string]string) *ag
 	if objects != nil {
 		a.deps.Policies = func(func()) PolicyObjects { return objects }
 	}
-	a.cluster = guarded{quiet{}, guard.New(guard.Deps{Cluster: quiet{}, Events: quiet{}, Log: log})}
+	a.cluster = guarded{quiet{}, guard.New(guard.Deps{Cluster: quiet{}, Events: quiet{}, Log: log}), modes{}}
 	a.state = statetest.Open(t, t.TempDir())
 	statetest.Observe(t, a.state)
 	a.reporter = report.New(cfg, report.Deps{State: a.state, Cluster: quiet{}, Registry: r, Log: log})

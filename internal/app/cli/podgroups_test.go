@@ -22,7 +22,7 @@ func TestTheStatusOfANodeSaysWhoMakesBranchesAndWhyNot(t *testing.T) {
 		"the account may not": {own(vpcresources.BranchLedger{Backoffs: []vpcresources.BackoffRecord{{Key: "trunk", Message: "OperationNotPermitted"}}}), "", "OperationNotPermitted"},
 		"own, before a pod":   {own(vpcresources.BranchLedger{}), "own, because", ""},
 		"own":                 {own(vpcresources.BranchLedger{Trunk: &vpcresources.TrunkRecord{ENIID: "eni-1", Phase: vpcresources.TrunkReady}}), "trunk eni-1 is Ready", ""},
-		"managed":             {vpcresources.CNINode{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{awsFinalizer}}, Spec: asked}, "managed, because", ""},
+		"managed":             {vpcresources.CNINode{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{vpcresources.FinalizerAWS}}, Spec: asked}, "managed, because", ""},
 		"no record yet":       {vpcresources.CNINode{Spec: asked}, "no controller has recorded", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

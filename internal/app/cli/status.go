@@ -352,6 +352,11 @@ func (s *Status) node(of *corev1.Node, n *trunkline.NodeNetwork, selected bool, 
 	row.Plugin, row.CNI, row.Kernel = st.Versions.Plugin, st.Versions.CNI, st.Versions.Kernel
 	s.PodsManaged += int(st.Addresses.Assigned)
 	row.Age, row.Notes = now.Sub(st.ObservedAt.Time).Round(time.Second), notes(st)
+	if why, wrong := chosenGroups(st.PodGroups); wrong {
+		s.wrong(object, "%s", why)
+	} else if why != "" {
+		row.Notes = append(row.Notes, why)
+	}
 	for _, c := range st.Conditions {
 		row.Conditions = append(row.Conditions, conditionLine(c))
 		if c.Reason == trunkline.ReasonEC2NotUsed {

@@ -57,6 +57,8 @@ type BranchOptions struct {
 	Config     trunk.Config
 	Limits     map[string]int // branches by instance type or family
 	GroupLimit int            // groups of an interface
+	// Choose: each node has a mode of its own.
+	Choose bool
 }
 
 // RequestRate is how many requests a second the controller may make of each API group: it writes
@@ -225,7 +227,7 @@ func ownBranches(o Options, events *kube.Events) (*branches.Controller, error) {
 	}
 	return branches.New(branches.Options{
 		Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
-		NodesEnforce: o.Groups != nil,
+		NodesEnforce: o.Groups != nil, Choose: b.Choose,
 		Excluded:     excluded(o), Registry: o.Registry,
 	})
 }

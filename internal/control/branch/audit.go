@@ -38,9 +38,9 @@ type AuditDeps struct {
 	Pods     Pods
 	Policies Policies
 	Events   Events
-	// Record is nil where there is none. Owned: it is Trunkline's, with pods and groups.
+	// Record is nil where there is none. Owned reports whether it is Trunkline's, with pods and groups.
 	Record Record
-	Owned  bool
+	Owned  func() bool
 	// NodeEnforces: the node enforces the groups of pods without branches, which are not compared.
 	NodeEnforces bool
 	Excluded     []string // namespaces in which no pod is required to have a branch
@@ -169,7 +169,7 @@ func (a *Audit) wired() (list []securitygroup.Wired) {
 
 // record enters what the controller's record has of the pod's branch.
 func (a *Audit) record(w *securitygroup.Wired, e endpoint.Endpoint, object *vpcresources.CNINode) {
-	if !a.Owned {
+	if !a.Owned() {
 		return // AWS's record names neither pods nor, for most versions, groups
 	}
 	w.Record = "it has no branch of the pod"

@@ -3,7 +3,7 @@
 //
 // It reads the tables endpoints, interfaces, addresses and pool, and pods by edge/kube; it writes none
 // and drives edge/kube, for the CNINode of the node: it reads the record of branches, and adds one
-// feature. Its refusals have the CNI codes of edge/cnirpc. What a branch needs in the kernel is made
+// feature. Modes decides whether a pod gets a branch at all, where each node has a mode of its own. Its refusals have the CNI codes of edge/cnirpc. What a branch needs in the kernel is made
 // by control/network from the endpoint. control/cni calls it during the ADD of a pod that requests a
 // branch, and app/agent calls Changed when pods or the CNINode changed.
 package branch
@@ -41,10 +41,10 @@ type Deps struct {
 	State *state.Store
 	Pods  Pods
 	Mode  endpoint.Mode
-	// Record of the controller of branches; nil: there is no cluster. Owned: it is Trunkline's, and
-	// names the pod of each branch.
+	// Record of the controller of branches; nil: there is no cluster. Owned reports whether it is
+	// Trunkline's, and names the pod of each branch.
 	Record Record
-	Owned  bool
+	Owned  func() bool
 	Events Events
 	// Wait bounds how long an ADD waits for a branch.
 	Wait time.Duration

@@ -2,12 +2,16 @@ package branch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
@@ -36,6 +40,9 @@ const ReasonNotEnforced = "SGPNotEnforced"
 type Check struct {
 	Policies Policies
 	Events   Events
+	Modes    *Modes
+	// Wait bounds how long an ADD waits while the node is undecided.
+	Wait time.Duration
 	// Excluded are namespaces in which no pod is refused, because admission adds no request there:
 	// kube-system and Trunkline's own. Otherwise a policy, or an outage of the API server, would keep
 	// DNS, or what makes branches, from starting.
@@ -44,8 +51,43 @@ type Check struct {
 
 // Admit implements cni.Component. A pod that requests a branch gets one, or none of the node's
 // networks.
-func (c Check) Admit(_ context.Context, pod kube.Pod) error {
-	if pod.BranchInterface || pod.Name == "" {
+//
+// Where each node has a mode of its own, a selected pod is refused while the node is undecided, after Wait.
+// A node that enforces groups itself needs no branch for it: control/groups decides there.
+func (c Check) Admit(ctx context.Context, pod kube.Pod) error {
+	if pod.Name == "" {
+		return nil
+	}
+	var err error
+	_ = wait.PollUntilContextTimeout(ctx, askEvery, c.Wait, true, func(context.Context) (bool, error) {
+		err = c.admit(pod)
+		return !errors.Is(err, errUndecided), nil
+	})
+	if why := (undecided{}); errors.As(err, &why) {
+		return c.refuse(pod, cnirpc.CodeTryAgain, "a SecurityGroupPolicy selects the pod, or it requests a branch interface, and it is not decided how pods of this node get their security groups", why.Message)
+	}
+	return err
+}
+
+// askEvery is how often a pod that waits is decided again.
+const askEvery = 50 * time.Millisecond
+
+// errUndecided is that the node is undecided; undecided has the reason.
+var errUndecided = errors.New("the node is undecided")
+
+type undecided struct{ groupmode.Choice }
+
+func (undecided) Error() string        { return errUndecided.Error() }
+func (undecided) Is(target error) bool { return target == errUndecided }
+
+func (c Check) admit(pod kube.Pod) error {
+	choice := c.Modes.Choice()
+	switch {
+	case choice.Mode == groupmode.Undecided && pod.BranchInterface:
+		return undecided{choice}
+	case choice.Mode == groupmode.EBPF && pod.BranchInterface:
+		return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "the mode of security groups of the node has just changed", Details: choice.Message}
+	case choice.Mode == groupmode.EBPF, pod.BranchInterface:
 		return nil
 	}
 	if slices.Contains(c.Excluded, pod.Namespace) {
@@ -64,6 +106,8 @@ func (c Check) Admit(_ context.Context, pod kube.Pod) error {
 		}
 	case d.Verdict == securitygroup.NotSelected:
 		return nil
+	case choice.Mode == groupmode.Undecided:
+		return undecided{choice}
 	case d.Verdict == securitygroup.Refused:
 		return c.refuse(pod, cnirpc.CodeTryAgain, "it cannot be decided whether the pod has security groups of its own", d.Why)
 	}

@@ -13,11 +13,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
+
+// policyOf selects the pods with a label app, and has its name.
+func policyOf(namespace, app string) *v1beta1.SecurityGroupPolicy {
+	return &v1beta1.SecurityGroupPolicy{
+		TypeMeta: metav1.TypeMeta{APIVersion: "vpcresources.k8s.aws/v1beta1", Kind: "SecurityGroupPolicy"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: app},
+		Spec: v1beta1.SecurityGroupPolicySpec{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, SecurityGroups: v1beta1.GroupIDs{Groups: []string{"sg-0123456789abcdef0"}}},
+	}
+}
 
 // A policy in kube-system selects the pods of DNS. Admission adds no request there, so that DNS starts
 // when no replica of it runs, and a node that refused the pods would undo that.
@@ -28,10 +37,7 @@ func TestNoPodOfAnExcludedNamespaceIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, namespace := range []string{"kube-system", "shop"} {
-		s.Put("/apis/vpcresources.k8s.aws/v1beta1/securitygrouppolicies", &v1beta1.SecurityGroupPolicy{
-			TypeMeta: metav1.TypeMeta{APIVersion: "vpcresources.k8s.aws/v1beta1", Kind: "SecurityGroupPolicy"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "dns"},
-			Spec: v1beta1.SecurityGroupPolicySpec{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "dns"}}, SecurityGroups: v1beta1.GroupIDs{Groups: []string{"sg-0123456789abcdef0"}}},
-		})
+		s.Put("/apis/vpcresources.k8s.aws/v1beta1/securitygrouppolicies", policyOf(namespace, "dns"))
 	}
 	policies := kube.NewGroupObjects(kube.GroupOptions{Client: client, Accounts: true, SnapshotPath: filepath.Join(t.TempDir(), "groups.json"), Log: quiet()})
 	events := kube.NewEvents(client.Core, "n1")
@@ -39,7 +45,7 @@ func TestNoPodOfAnExcludedNamespaceIsRefused(t *testing.T) {
 	var wg sync.WaitGroup
 	defer func() { stop(); wg.Wait() }()
 	wg.Go(func() { events.Run(ctx) })
-	check := Check{Policies: policies, Events: events, Excluded: []string{"kube-system"}}
+	check := Check{Policies: policies, Events: events, Modes: NewModes(ModesDeps{Setting: groupmode.Own}), Excluded: []string{"kube-system"}}
 	admit := func(namespace, name, app string, requests bool) error {
 		return check.Admit(t.Context(), kube.Pod{
 			PodRef: kube.PodRef{Namespace: namespace, Name: name}, UID: "uid-" + name, Labels: map[string]string{"app": app}, ServiceAccount: "default", BranchInterface: requests,

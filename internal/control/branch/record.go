@@ -49,7 +49,7 @@ func (c *Controller) agrees(n *vpcresources.CNINode, instance vpc.InstanceID, po
 	if n == nil {
 		n = &vpcresources.CNINode{}
 	}
-	if c.Owned {
+	if c.Owned() {
 		records, _ := kube.BranchRecords(n.Status.Trunkline) // an annotation disagrees with what cannot be read
 		return podeni.Verify(instance, types.UID(pod.UID), entries, records)
 	}

@@ -88,7 +88,7 @@ func TestAnAnnotationThatTheRecordDoesNotHaveIsRefused(t *testing.T) {
 			tt.change(&entry, n)
 			s := kubetest.New(t)
 			s.Put(cniNodes, n)
-			c := New(Deps{Record: ownRecord(t, s), Owned: true})
+			c := New(Deps{Record: ownRecord(t, s), Owned: func() bool { return true }})
 			err := c.verify(t.Context(), instance, kube.Pod{UID: "uid-web"}, []podeni.Entry{entry})
 			var refusal *cnirpc.Error
 			if tt.want == nil && err != nil || tt.want != nil && (!errors.As(err, &refusal) || refusal.Code != cnirpc.CodeRefused) {
@@ -112,7 +112,7 @@ func TestAnAnnotationIsComparedWithTheNewestRecord(t *testing.T) {
 	var wg sync.WaitGroup
 	defer func() { stop(); wg.Wait() }()
 	wg.Go(func() { _ = own.Run(ctx) })
-	c := New(Deps{Record: own, Owned: true})
+	c := New(Deps{Record: own, Owned: func() bool { return true }})
 	verify := func() error {
 		return c.verify(t.Context(), instance, kube.Pod{UID: "uid-web"}, []podeni.Entry{entry})
 	}
@@ -150,7 +150,7 @@ func TestWhereAWSsControllerOwnsBranchesItsRecordMustNotContradict(t *testing.T)
 			entry, _ := ownBranch()
 			n := object(instance)
 			n.Status = tt.status
-			if err := New(Deps{}).agrees(n, instance, kube.Pod{UID: "uid-web"}, []podeni.Entry{entry}); !errors.Is(err, tt.want) {
+			if err := New(Deps{Owned: func() bool { return false }}).agrees(n, instance, kube.Pod{UID: "uid-web"}, []podeni.Entry{entry}); !errors.Is(err, tt.want) {
 				t.Errorf("%v, want %v", err, tt.want)
 			}
 		})

@@ -37,6 +37,8 @@ type RequestDeps struct {
 	State    *state.Store
 	Features Features
 	Events   NodeEvents
+	// Wanted reports whether AWS's controller is to make branches on the node.
+	Wanted func() bool
 }
 
 // Request asks AWS's VPC resource controller for a trunk, where that owns branches: by the feature
@@ -63,7 +65,7 @@ func NewRequest(d RequestDeps) *Request {
 func (r *Request) pass(ctx context.Context, _ bool) (time.Time, error) {
 	feature := vpcresources.Feature{Name: vpcresources.SecurityGroupsForPods}
 	object, known := r.Features.Object()
-	if !known || object != nil && slices.Contains(object.Spec.Features, feature) {
+	if !known || !r.Wanted() || object != nil && slices.Contains(object.Spec.Features, feature) {
 		return time.Time{}, nil
 	}
 	view, _ := r.State.View(time.Now())

@@ -60,6 +60,9 @@ type Deps struct {
 	// that it is a member of them counts here. Of others, control/branch refuses at ADD those that are
 	// selected, so groups are enforced of pods that came to be selected later.
 	Branches bool
+	// Judges reports, where pods may have branch interfaces, whether the node has none for pods that
+	// are added now: these are refused here if their groups cannot be applied. Nil: it may have.
+	Judges func() bool
 }
 
 // Objects are what both kinds of policies are judged on. Its methods may be called from any

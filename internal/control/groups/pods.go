@@ -104,7 +104,7 @@ func (c Component) refusal(p kube.Pod) error {
 		return nil
 	case !c.Objects.Known():
 		return errUnknown
-	case c.Objects.Branches:
+	case c.Objects.Branches && (p.BranchInterface || c.Objects.Judges == nil || !c.Objects.Judges()):
 		return nil // control/branch decides
 	case p.ServiceAccount == "" && p.Static == "":
 		return errNoAccount

@@ -15,7 +15,7 @@ import (
 func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 	now := time.Now()
 	p.applyFreeze()
-	decision := ipam.Plan(p.snapshot(now), p.IPAM, now)
+	decision := ipam.Plan(p.snapshot(now), p.config(), now)
 	if !p.Observer.hasObserved() {
 		decision.Condition = untilObserved(decision.Condition)
 	}
@@ -48,6 +48,13 @@ func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 	}
 	p.Wake() // a cool-down may have ended
 	return decision.Next, problems
+}
+
+// config is the planner's: a slot is kept for a trunk only on a node that may have one.
+func (p *Pool) config() ipam.Config {
+	c := p.IPAM
+	c.KeepTrunkSlot = c.KeepTrunkSlot && (p.WithoutTrunk == nil || !p.WithoutTrunk())
+	return c
 }
 
 // untilObserved is the condition of a node without a free address before EC2 is observed:

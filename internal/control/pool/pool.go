@@ -70,6 +70,8 @@ type Deps struct {
 	Used func(ctx context.Context, enis []vpc.MAC) (link.Used, error)
 	// SetUp configures an interface's link, routes and rules.
 	SetUp func(ctx context.Context, e ipam.ENI) error
+	// WithoutTrunk reports that the instance type can have no trunk. Nil: it may.
+	WithoutTrunk func() bool
 	// Wake makes the ADDs that wait for an address try again: one may be free.
 	Wake func()
 	// CompareKernel requests a comparison of the kernel, Report a report of the node.

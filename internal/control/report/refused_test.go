@@ -30,7 +30,7 @@ func TestTheNodesConditionSaysThatTheAgentRefusesToServe(t *testing.T) {
 		"pod aws-node": {reason: "TrunklineRefuses", message: "pod aws-node"},
 	} {
 		m := &marking{}
-		r := &Reporter{Deps: Deps{Cluster: m, Refuses: func() string { return refused }}}
+		r := &Reporter{Deps: Deps{Cluster: m, Wires: Wires{Refuses: func() string { return refused }}}}
 		if err := r.mark(t.Context()); refused == "" && (err != nil || m.reason != "") {
 			t.Errorf("before the runtime has its configuration: %v, %s", err, m.reason)
 		}

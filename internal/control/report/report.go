@@ -28,6 +28,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/cniconf"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/handover"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -69,9 +70,16 @@ type Deps struct {
 	Left
 	// OtherAgent reports whether AWS's daemon runs on the node, or may.
 	OtherAgent func() bool
+	Wires
+	Debug
+}
+
+// Wires is how the agent wires pods.
+type Wires struct {
 	// Refuses is why the agent wires no pod although it runs; empty if it wires pods.
 	Refuses func() string
-	Debug
+	// GroupMode is how pods of the node get their security groups.
+	GroupMode func() groupmode.Choice
 }
 
 // Debug is what the debug socket answers with beside tables and profiles.
@@ -198,7 +206,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 	s := trunkline.NodeNetworkStatus{
 		ObservedAt: metav1.Now(), InstanceID: ledger.Instance, InstanceType: node.Type, Zone: node.Zone,
 		Mode: trunkline.ModeSecondaryIP, Why: d.Condition.Message, Brake: freeze,
-		LastError: lastError(pool.Refusal), NotUsed: pool.Skipped, Warnings: ledger.Warnings, PodGroups: podGroups(r.cfg, node.VPC),
+		LastError: lastError(pool.Refusal), NotUsed: pool.Skipped, Warnings: ledger.Warnings, PodGroups: podGroups(r.cfg, node.VPC, r.GroupMode),
 		Addresses: trunkline.AddressCounts{
 			Total: int32(ledger.Pool.Total), Assigned: int32(ledger.Pool.Assigned), Cooling: int32(ledger.Pool.Cooling), Free: int32(ledger.Pool.Free),
 			WarmTarget: int32(ledger.Pool.WarmTarget), Waiting: int32(ledger.Pool.Waiting), Limit: int32(ledger.Pool.Limit),

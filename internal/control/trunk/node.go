@@ -14,6 +14,7 @@ import (
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/groupmode"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -55,6 +56,7 @@ type seen struct {
 	host     ec2.Host
 	custom   customNetworking
 	branches bool // EC2 has branches that the record does not have
+	ebpf     bool // the capacity is that of the mode ebpf, which the node had before
 }
 
 // result of a call.
@@ -87,7 +89,12 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	}
 	now := clock()
 	n.settle(now)
-	n.rec.state = n.c.probed(n.rec.state)
+	mode := chooser{n}
+	mode.choose(object, on)
+	if mode.idle(object, on) {
+		return mode.rest(ctx, object, on)
+	}
+	n.rec.state = mode.probed(n.rec.state)
 	if err := n.checkGone(ctx, object, on, now); err != nil {
 		return time.Time{}, err
 	}
@@ -107,7 +114,9 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if err := n.begin(ctx, object, d, now); err != nil {
 		return time.Time{}, err
 	}
-	n.advertise(ctx, on)
+	if !n.advertise(ctx, on) {
+		n.times.host = clock() // the next pass is due at once
+	}
 	return n.next(d), nil
 }
 
@@ -132,16 +141,26 @@ func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
 	if on != nil {
 		instance = instanceOf(on)
 	}
-	if l := object.Status.Trunkline; l != nil {
+	l := object.Status.Trunkline
+	if l != nil && instance != "" && bare(l) {
+		l = nil // a decision on another instance
+	}
+	if l != nil {
 		instance = vpc.InstanceID(l.InstanceID) // if it is another one, its branches are deleted first
 	}
 	if instance == "" {
 		return nil // without a providerID yet
 	}
-	rec, err := readLedger(object.Status.Trunkline, instance)
+	rec, err := readLedger(l, instance)
 	if err != nil {
 		return fmt.Errorf("nothing of node %s is changed until its CNINode is corrected, or deleted if no pod of the node has a branch: %w", n.name, err)
 	}
+	if !n.c.o.Choose {
+		rec.choice = groupmode.Choice{}
+	}
+	n.mu.Lock()
+	n.view.choice = rec.choice
+	n.mu.Unlock()
 	n.written, n.rec = written{object: object}, rec
 	n.rec.state = core.Restart(rec.state, clock())
 	for _, b := range n.rec.state.Branches {
@@ -255,7 +274,7 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 	if n.rec.host.devices == 0 && !n.gone {
 		return core.Decision{}, nil // not read yet
 	}
-	decided := n.c.decide(n.c.objects.PodsOn(n.name), n.rec.host.vpc)
+	decided := chooser{n}.ofPods(n.c.decide(n.c.objects.PodsOn(n.name), n.rec.host.vpc))
 	observed := false
 	for {
 		config := n.c.config(!n.gone && on != nil && asksForBranches(object, on))
@@ -291,13 +310,15 @@ func (c *Controller) config(asks bool) core.Config {
 
 // snapshot is the input of a plan. warm: branches are kept for pods to come.
 func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapshot {
-	s := core.Snapshot{State: n.c.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.host.Devices}
+	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.host.Devices}
 	free, total := n.c.subnets.of(n.rec.host.vpc, n.rec.host.subnet, warm)
 	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
 	placer{n}.place(&s, warm)
 	if on != nil {
 		s.Limits.ENIs = n.rec.host.devices
-		s.Limits.Branches, _ = core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
+		if n.own() { // otherwise no trunk and no branch is made
+			s.Limits.Branches, _ = core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
+		}
 	}
 	shown := map[core.PodUID]bool{}
 	for _, d := range pods {

@@ -25,17 +25,24 @@ func (p *probe) get() (last core.Probe, answered bool) {
 	return p.last, p.answered
 }
 
-// probed is a state with the answer of EC2 to the last dry run.
-func (c *Controller) probed(s core.State) core.State {
-	if last, answered := c.probe.get(); answered {
+// probed is a state with the answer of EC2 to the last dry run. Where no branches are made the answer
+// delays nothing.
+func (n chooser) probed(s core.State) core.State {
+	if !n.own() {
+		return core.Probed(s, core.Probe{})
+	}
+	if last, answered := n.c.probe.get(); answered {
 		return core.Probed(s, last)
 	}
 	return s
 }
 
 // unprobed is a state to plan with: no trunk is created before EC2 has answered a dry run.
-func (c *Controller) unprobed(s core.State, now time.Time) core.State {
-	if last, answered := c.probe.get(); answered {
+func (n chooser) unprobed(s core.State, now time.Time) core.State {
+	if !n.own() {
+		return core.Probed(s, core.Probe{})
+	}
+	if last, answered := n.c.probe.get(); answered {
 		return core.Probed(s, last) // it may have been answered since the pass began
 	}
 	return core.Probed(s, core.Probe{Refusal: "EC2 has not answered a dry run of the calls yet", Since: now, Until: now.Add(time.Second)})
@@ -60,6 +67,8 @@ func (c *Controller) runProbe(ctx context.Context, _ bool) (time.Time, error) {
 	c.probe.last, c.probe.answered = next, true
 	c.probe.mu.Unlock()
 	switch {
+	case refusal != "" && was.Refusal == "" && c.o.Choose:
+		c.o.Log.Info("EC2 refuses the calls that branches need: nodes without branches enforce groups themselves", "why", refusal)
 	case refusal != "" && was.Refusal == "":
 		c.o.Log.Error("EC2 refuses the calls that branches need: no pod gets security groups of its own by security-groups-for-pods=own; use managed where AWS's controller runs", "why", refusal)
 	case refusal == "" && was.Refusal != "":

@@ -13,6 +13,7 @@ import (
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/podeni"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
@@ -23,7 +24,8 @@ import (
 type record struct {
 	state  core.State
 	host   host
-	custom *custom // nil without custom networking
+	custom *custom          // nil without custom networking
+	choice groupmode.Choice // zero where the mode is not chosen for each node
 	// names of the pods in the state, which a live GET needs.
 	names map[core.PodUID]types.NamespacedName
 	// ranges of the subnets in which branches are.
@@ -43,6 +45,11 @@ type ranges struct{ v4, v6 netip.Prefix }
 
 func newRecord(instance vpc.InstanceID) record {
 	return record{state: core.New(instance), names: map[core.PodUID]types.NamespacedName{}, ranges: map[vpc.SubnetID]ranges{}}
+}
+
+// bare reports whether a record has nothing but the mode of the node.
+func bare(l *vpcresources.BranchLedger) bool {
+	return l.Mode != nil && l.Trunk == nil && len(l.Branches) == 0 && len(l.VLANs) == 0 && len(l.Unowned) == 0 && l.ObservedAt == nil
 }
 
 // empty reports whether nothing of the record is left to delete. An attached trunk is deleted by
@@ -83,7 +90,7 @@ func nameOf[P ~string](names map[P]core.Stage, s core.Stage) P {
 // ledger is the record as it is written to the status of the CNINode.
 func (r record) ledger() *vpcresources.BranchLedger {
 	s := r.state
-	l := &vpcresources.BranchLedger{InstanceID: string(s.Instance), LastVLAN: int32(s.LastVLAN), ObservedAt: instant(s.Observed), Trunk: writeTrunk(s.Trunk)}
+	l := &vpcresources.BranchLedger{InstanceID: string(s.Instance), Mode: writeChoice(r.choice), LastVLAN: int32(s.LastVLAN), ObservedAt: instant(s.Observed), Trunk: writeTrunk(s.Trunk)}
 	if r.host.devices > 0 {
 		at := r.ranges[r.host.subnet]
 		l.Host = &vpcresources.HostRecord{
@@ -208,7 +215,7 @@ func readLedger(l *vpcresources.BranchLedger, instance vpc.InstanceID) (record, 
 	}
 	p := parser{r: r}
 	s := &p.r.state
-	s.LastVLAN, s.Observed = int(l.LastVLAN), when(l.ObservedAt)
+	s.LastVLAN, s.Observed, p.r.choice = int(l.LastVLAN), when(l.ObservedAt), readChoice(l.Mode)
 	if h := l.Host; h != nil {
 		p.r.host = host{vpc: vpc.ID(h.VPCID), subnet: vpc.SubnetID(h.SubnetID), groups: readGroups(h.SecurityGroups), devices: int(h.Interfaces)}
 		p.ranges(p.r.host.subnet, h.SubnetCIDR, h.SubnetV6CIDR)

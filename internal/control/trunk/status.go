@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -41,6 +42,7 @@ type view struct {
 	applied map[types.UID]bool   // the pod has a branch with exactly its groups
 	refused map[types.UID]string // EC2 refuses its groups, and why
 	network vpc.ID               // of the node
+	choice  groupmode.Choice     // of the node, where each has a mode of its own
 }
 
 // said is what events have reported of a node.
@@ -68,6 +70,7 @@ func (n *node) publish(pods []decided, d core.Decision) {
 		n.c.o.Log.Debug("waits", "node", n.name, "pod", string(p.Pod), "why", p.Why)
 	}
 	n.mu.Lock()
+	v.choice = n.view.choice
 	changed := n.view.network != v.network || !maps.Equal(n.view.applied, v.applied) || !maps.Equal(n.view.refused, v.refused)
 	n.view = v
 	n.mu.Unlock()
@@ -155,25 +158,27 @@ func (n *node) notify(a core.Action, r result) {
 	}
 }
 
-// advertise writes the number of branches to the node's capacity once the trunk is ready, and
-// reports a type that has none.
-func (n *node) advertise(ctx context.Context, on *corev1.Node) {
+// advertise writes the number of branches to the node's capacity, once the trunk is ready if they are
+// made, and reports a type that has none. It reports whether it succeeded.
+func (n *node) advertise(ctx context.Context, on *corev1.Node) bool {
 	if on == nil || n.gone {
-		return
+		return true
 	}
 	limit, why := core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
-	if limit < 1 && !n.said.unsupported {
+	if n.own() && limit < 1 && !n.said.unsupported {
 		n.said.unsupported = true
 		n.c.o.Events.NodeEvent(n.name, corev1.EventTypeWarning, eventUnsupported, fmt.Sprintf("The instance type %s is not supported for trunk interface: %s", typeOf(on), why))
 	}
-	have, has := kube.BranchCapacity(on)
-	if n.rec.state.Trunk.Stage != core.Ready || limit < 1 || has && have == limit {
-		return
+	want, known := chooser{n}.capacity(on)
+	if !known {
+		return true
 	}
-	if err := n.c.objects.SetBranchCapacity(ctx, n.name, limit); err != nil {
+	if err := n.c.objects.SetBranchCapacity(ctx, n.name, want); err != nil {
 		n.c.o.Log.Warn("capacity not written, retrying", "node", n.name, "err", err)
-		n.times.host = clock() // the next pass is due at once
+		return false
 	}
+	n.seen.ebpf = false
+	return true
 }
 
 func (n *node) podEvent(pod core.PodUID, kind, reason, message string) {
@@ -188,14 +193,14 @@ func (n *node) podEvent(pod core.PodUID, kind, reason, message string) {
 
 // writeStatus writes the status of each policy that has another one than it should.
 func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error) {
-	v, networks := c.views()
+	v, networks, choices := c.views()
 	var counted securitygroup.PodCounts
 	for _, d := range c.decideAll(networks) {
-		counted.Add(d.pod.Name, d.Decision, c.stateOf(d, v))
+		counted.Add(d.pod.Name, d.Decision, c.stateOf(d, v, choices))
 	}
 	in := slices.Sorted(maps.Values(networks))
 	return time.Time{}, c.objects.WriteStatus(ctx, &counted, securitygroup.ReasonWithoutBranch, func(p *v1beta1.SecurityGroupPolicy) error {
-		if err := c.groups.problem(p.Spec.SecurityGroups.Groups, in); err != nil {
+		if err := c.unusable(p.Spec.SecurityGroups.Groups, in); err != nil {
 			return err
 		}
 		if slices.Contains(c.o.Excluded, p.Namespace) {
@@ -206,13 +211,20 @@ func (c *Controller) writeStatus(ctx context.Context, _ bool) (time.Time, error)
 }
 
 // stateOf is whether a pod has its groups: at a branch, or, without one, on its node.
-func (c *Controller) stateOf(d decided, v view) securitygroup.PodState {
+func (c *Controller) stateOf(d decided, v view, choices map[string]groupmode.Choice) securitygroup.PodState {
 	why, refused := v.refused[d.pod.UID]
 	switch {
 	case refused:
 		return securitygroup.PodState{RefusedBy: "RefusedByEC2", Message: why}
 	case v.applied[d.pod.UID]:
 		return securitygroup.PodState{Applied: true}
+	}
+	if c.o.Choose && c.byNode != nil {
+		if is, known := c.chosen(d, choices[d.pod.Spec.NodeName]); known {
+			return is
+		}
+	}
+	switch {
 	case c.byNode == nil || d.requests:
 		return securitygroup.PodState{}
 	}
@@ -220,9 +232,19 @@ func (c *Controller) stateOf(d decided, v view) securitygroup.PodState {
 	return securitygroup.PodState{Applied: why == "", Message: why}
 }
 
-// views are those of all nodes as one, and the nodes' VPCs.
-func (c *Controller) views() (all view, networks map[string]vpc.ID) {
+// unusable is why the first group that no node can apply cannot be. Of nodes that enforce groups
+// themselves EC2 is not read here: their reports have their VPCs.
+func (c *Controller) unusable(ids []string, in []vpc.ID) error {
+	if len(in) == 0 && c.o.Choose && c.byNode != nil {
+		return securitygroup.Unusable(ids, c.byNode.Known())
+	}
+	return c.groups.problem(ids, in)
+}
+
+// views are those of all nodes as one, and the nodes' VPCs and modes.
+func (c *Controller) views() (all view, networks map[string]vpc.ID, choices map[string]groupmode.Choice) {
 	all, networks = view{applied: map[types.UID]bool{}, refused: map[types.UID]string{}}, map[string]vpc.ID{}
+	choices = map[string]groupmode.Choice{}
 	c.mu.Lock()
 	nodes := make([]*node, 0, len(c.nodes))
 	for _, n := range c.nodes {
@@ -240,9 +262,10 @@ func (c *Controller) views() (all view, networks map[string]vpc.ID) {
 		if n.view.network != "" {
 			networks[n.name] = n.view.network
 		}
+		choices[n.name] = n.view.choice
 		n.mu.Unlock()
 	}
-	return all, networks
+	return all, networks, choices
 }
 
 // decideAll decides for all pods. Groups are checked against the VPC of the pod's node.

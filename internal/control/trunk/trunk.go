@@ -39,6 +39,9 @@ type Options struct {
 	Excluded []string
 	// NodesEnforce: nodes enforce the groups of pods without a branch.
 	NodesEnforce bool
+	// Choose: each node has a mode of its own, which the controller chooses; it needs NodesEnforce.
+	// Otherwise it makes branches on all nodes that ask for them.
+	Choose bool
 	// Registry receives the metrics; nil: none are kept.
 	Registry prometheus.Registerer
 	Log      *slog.Logger
@@ -196,8 +199,8 @@ func (c *Controller) wanted(n *vpcresources.CNINode) bool {
 	if n.Spec.ManagedBy == vpcresources.ManagedByEKSAutoMode {
 		return false
 	}
-	of, _ := c.objects.Node(n.Name)
-	return n.Status.Trunkline != nil || asksForBranches(n, of)
+	of, exists := c.objects.Node(n.Name)
+	return n.Status.Trunkline != nil || asksForBranches(n, of) || c.o.Choose && exists
 }
 
 // asksForBranches reports whether a node is to have branches. on is nil without a Node.

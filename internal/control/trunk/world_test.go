@@ -63,6 +63,7 @@ type world struct {
 	// excluded are the namespaces in which no pod is required to have a branch.
 	excluded []string
 	enforce  bool // nodes enforce the groups of pods without a branch
+	choose   bool // each node has a mode of its own
 	registry prometheus.Registerer
 	// policies are the controller's at IAM: those of deploy/iam.
 	policies map[string][]byte
@@ -182,7 +183,7 @@ func (w *world) boot() {
 	}
 	events := kube.NewEvents(client.Core, "")
 	c, err := control.New(control.Options{
-		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log, Excluded: w.excluded, NodesEnforce: w.enforce, Registry: w.registry,
+		Client: client, EC2: ec2.Trunks{Executor: x, Cluster: "c"}, Events: events, Config: w.trunk, Log: w.log, Excluded: w.excluded, NodesEnforce: w.enforce, Choose: w.choose, Registry: w.registry,
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/groupmode"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -27,12 +28,12 @@ func (n *node) write(ctx context.Context, object *vpcresources.CNINode, s core.S
 	rec.state = s
 	rec.trim()
 	l := rec.ledger()
-	if n.written.object.Status.Trunkline == nil && s.Trunk.Stage == core.Absent && len(s.Branches) == 0 && len(s.Unowned) == 0 && len(s.Backoffs) == 0 && s.Observed.IsZero() {
+	if n.written.object.Status.Trunkline == nil && s.Trunk.Stage == core.Absent && len(s.Branches) == 0 && len(s.Unowned) == 0 && len(s.Backoffs) == 0 && s.Observed.IsZero() && rec.choice == (groupmode.Choice{}) {
 		n.rec = rec
 		return nil // there is nothing to record yet
 	}
 	if len(n.written.tried) > 0 || !sameLedger(l, n.written.object.Status.Trunkline) {
-		if !slices.Contains(object.Finalizers, finalizer) && object.DeletionTimestamp == nil {
+		if !bare(l) && !slices.Contains(object.Finalizers, finalizer) && object.DeletionTimestamp == nil {
 			if err := n.c.objects.SetFinalizer(ctx, object, finalizer, true); err != nil {
 				return err
 			}

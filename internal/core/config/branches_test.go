@@ -68,6 +68,10 @@ func TestNodesEnforceGroupsWhereNoBranchDoes(t *testing.T) {
 		{map[string]string{"security-groups-for-pods": "own", "pod-security-group-late-match": "enforce"}, true, ""},
 		{map[string]string{"security-groups-for-pods": "managed", "pod-security-group-late-match": "enforce", "network-policy": "off"}, false, "network-policy: off from flag"},
 		{map[string]string{"pod-security-group-late-match": "enforce"}, false, ""},
+		{map[string]string{"security-groups-for-pods": "auto"}, true, ""},
+		{map[string]string{"security-groups-for-pods": "auto", "network-policy": "off"}, false, "the programs of network policies enforce security groups"},
+		{map[string]string{"security-groups-for-pods": "auto", "backend": "podcidr"}, false, "no security groups without EC2"},
+		{map[string]string{"security-groups-for-pods": "auto", "pod-security-group-late-match": "evict"}, false, "none is evicted"},
 		{map[string]string{"pod-security-group-late-match": "never"}, false, "pod-security-group-late-match"},
 	} {
 		got, err := Load(Sources{Flags: c.flags})

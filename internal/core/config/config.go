@@ -41,7 +41,7 @@ type Config struct {
 	ReleaseEvery time.Duration
 
 	// Security groups for pods.
-	SecurityGroups     string // off, managed, own, ebpf
+	SecurityGroups     string // off, managed, own, ebpf, auto
 	LateMatch          string // report, enforce, evict
 	EnforcingMode      endpoint.Mode
 	BranchCoolDown     time.Duration
@@ -90,12 +90,16 @@ const (
 	SecurityGroupsManaged = "managed" // AWS's controller owns trunk and branches
 	SecurityGroupsOwn     = "own"     // Trunkline's controller does
 	SecurityGroupsEBPF    = "ebpf"    // nodes enforce groups, without branches
+	SecurityGroupsAuto    = "auto"    // one of managed, own and ebpf for each node; see core/groupmode
 )
 
 // Branches reports whether pods of the node can have branch interfaces.
 func (c Config) Branches() bool {
-	return c.SecurityGroups == SecurityGroupsManaged || c.SecurityGroups == SecurityGroupsOwn
+	return c.SecurityGroups == SecurityGroupsManaged || c.SecurityGroups == SecurityGroupsOwn || c.ChoosesGroups()
 }
+
+// ChoosesGroups reports whether each node has a mode of its own.
+func (c Config) ChoosesGroups() bool { return c.SecurityGroups == SecurityGroupsAuto }
 
 // Values of LateMatch.
 const (
@@ -105,9 +109,10 @@ const (
 )
 
 // NodeGroups reports whether nodes enforce security groups of pods: of all, or where pods have
-// branches of those that were wired without one.
+// branches of those that were wired without one. Where each node has a mode of its own they enforce
+// those of all pods without a branch.
 func (c Config) NodeGroups() bool {
-	return c.SecurityGroups == SecurityGroupsEBPF || c.Branches() && c.LateMatch == LateMatchEnforce
+	return c.SecurityGroups == SecurityGroupsEBPF || c.ChoosesGroups() || c.Branches() && c.LateMatch == LateMatchEnforce
 }
 
 // EvictsLateMatches reports whether the controller evicts pods that were wired without a branch before a
@@ -184,6 +189,9 @@ func (c Config) checkCombinations() (problems []error) {
 	}
 	if c.NodeGroups() && c.Backend == BackendPodCIDR {
 		problems = append(problems, fmt.Errorf("security-groups-for-pods: %s from %s: there are no security groups without EC2 (backend: %s)", c.SecurityGroups, c.origins["security-groups-for-pods"], c.Backend))
+	}
+	if c.ChoosesGroups() && c.EvictsLateMatches() {
+		problems = append(problems, fmt.Errorf("pod-security-group-late-match: %s from %s: with security-groups-for-pods: %s nodes enforce the groups of pods without a branch, and none is evicted: use %s", c.LateMatch, c.origins["pod-security-group-late-match"], c.SecurityGroups, LateMatchEnforce))
 	}
 	if c.IntrospectionAddress == c.MetricsAddress {
 		problems = append(problems, fmt.Errorf("metrics-address: %q from %s: must differ from introspection-address", c.MetricsAddress, c.origins["metrics-address"]))

@@ -82,7 +82,8 @@ func heartbeat(was, is any) bool {
 	}
 	had, _ := BranchCapacity(before)
 	has, _ := BranchCapacity(after)
-	return before.UID == after.UID && before.Spec.ProviderID == after.Spec.ProviderID && maps.Equal(before.Labels, after.Labels) && had == has
+	return before.UID == after.UID && before.Spec.ProviderID == after.Spec.ProviderID && maps.Equal(before.Labels, after.Labels) && had == has &&
+		before.Status.Capacity.Pods().Equal(*after.Status.Capacity.Pods())
 }
 
 func stripManaged(obj any) (any, error) {

@@ -113,9 +113,13 @@ func Refused(err error) bool {
 	return errors.As(err, &status) && status.Status().Code < 500
 }
 
-// SetBranchCapacity writes the number of branches that a node can have to its capacity.
+// SetBranchCapacity writes the number of branches that a node can have to its capacity; -1 removes it.
 func (b *BranchObjects) SetBranchCapacity(ctx context.Context, node string, n int) error {
-	body, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": map[string]string{vpc.ResourcePodENI: fmt.Sprint(n)}}})
+	capacity := map[string]any{vpc.ResourcePodENI: fmt.Sprint(n)}
+	if n < 0 {
+		capacity[vpc.ResourcePodENI] = nil
+	}
+	body, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": capacity}})
 	if err != nil {
 		return fmt.Errorf("encode capacity of node %s: %w", node, err)
 	}

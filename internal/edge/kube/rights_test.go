@@ -101,7 +101,7 @@ func TestAnAgentWithBranchesUsesExactlyTheRightsOfTheComponents(t *testing.T) {
 		}
 		granted := []string{"../../../deploy/components/agent-branches/rbac.yaml"}
 		if managed {
-			granted = append(granted, "../../../deploy/components/managed/rbac.yaml")
+			granted = append(granted, "../../../deploy/components/trunk-request/rbac.yaml")
 			if err := own.AddFeature(t.Context(), vpcresources.Feature{Name: vpcresources.SecurityGroupsForPods}); err != nil {
 				t.Fatal(err)
 			}

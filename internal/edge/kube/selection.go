@@ -126,6 +126,11 @@ func stripBranchPod(obj any) (any, error) {
 		}
 	}
 	out.Status.Phase, out.Status.PodIP = in.Status.Phase, in.Status.PodIP
+	if RequestsBranch(out) && len(out.Annotations) == 0 {
+		out.Status.Conditions = slices.DeleteFunc(slices.Clone(in.Status.Conditions), func(c corev1.PodCondition) bool {
+			return c.Type != corev1.PodReadyToStartContainers || c.Status != corev1.ConditionTrue
+		})
+	}
 	return out, nil
 }
 
@@ -186,6 +191,13 @@ func RequestsBranch(p *corev1.Pod) bool { return len(p.Spec.Containers) > 0 }
 
 // Wired reports whether the node of a pod has set its network up.
 func Wired(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning || p.Status.PodIP != "" }
+
+// WiredWithoutBranch reports whether a cached pod that requests a branch has a sandbox with a network and
+// no branch: its node enforced the groups of new pods itself. The kubelet sets the condition, which is lost
+// with the sandbox (KEP-3085, in every version since 1.29).
+func WiredWithoutBranch(p *corev1.Pod) bool {
+	return RequestsBranch(p) && len(p.Annotations) == 0 && len(p.Status.Conditions) > 0
+}
 
 // PodEnded reports whether the API server has no pod of a uid, or has it in a terminal phase.
 func (s *SelectionObjects) PodEnded(ctx context.Context, ref PodRef, uid string) (bool, error) {

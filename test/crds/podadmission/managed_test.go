@@ -21,10 +21,10 @@ import (
 	"github.com/trunkline/trunkline/internal/core/podadmission"
 )
 
-// policyOfManaged is the admission policy of deploy/components/managed.
+// policyOfManaged is the admission policy of deploy/components/trunk-request.
 func policyOfManaged(t *testing.T) (out podadmission.Objects) {
 	t.Helper()
-	text, err := os.ReadFile("../../../deploy/components/managed/admission.yaml")
+	text, err := os.ReadFile("../../../deploy/components/trunk-request/admission.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -169,6 +169,9 @@ func missing(o Objects, d securitygroup.Decision, e Explanation, entries []poden
 		return list
 	case e.EnforcedBy == ByNode:
 		return missingOnNode(o, d, e)
+	case e.EnforcedBy == "" && e.Mode == trunkline.GroupsUndecided:
+		add("node %s does not start the pod until it is decided how it enforces groups: %s", e.Node, mode(o).Message)
+		return list
 	case e.EnforcedBy == ByNone:
 		return []string{unprotected(o, e)}
 	case e.Requests == 0 && o.Pod.Namespace == metav1.NamespaceSystem:

@@ -52,6 +52,9 @@ func enforcer(o Objects, e Explanation) (Enforcer, string) {
 	if e.Node == "" {
 		reported = fmt.Sprintf("all nodes report security-groups-for-pods: %s", g.Mode)
 	}
+	if g.Reason != "" {
+		return chosen(o, e, g)
+	}
 	const late = ", and the pod was wired without a branch, before a policy selected it"
 	switch {
 	case g.Mode == trunkline.GroupsEBPF:
@@ -64,6 +67,27 @@ func enforcer(o Objects, e Explanation) (Enforcer, string) {
 		return ByNode, reported + " with pod-security-group-late-match: enforce" + late
 	}
 	return ByNone, reported + " with pod-security-group-late-match: report or evict" + late
+}
+
+// chosen is who enforces the groups of a pod where each node has a mode of its own. A pod that runs has what it
+// was wired with: the mode of its node may have been another one.
+func chosen(o Objects, e Explanation, g *trunkline.PodGroups) (Enforcer, string) {
+	why := fmt.Sprintf("security-groups-for-pods is auto, and %s on all nodes", g.Mode)
+	if e.Node != "" {
+		why = fmt.Sprintf("security-groups-for-pods is auto, and %s on %s (%s): %s", g.Mode, e.Node, g.Reason, g.Message)
+	}
+	branch := len(e.Branches) > 0 || e.Annotation != "" && g.Mode != trunkline.GroupsEBPF
+	switch {
+	case branch && g.Mode == trunkline.GroupsEBPF:
+		return ByVPC, why + "; the pod got its branch before"
+	case branch, g.Mode != trunkline.GroupsEBPF && g.Mode != trunkline.GroupsUndecided && !kube.Wired(o.Pod):
+		return ByVPC, why
+	case g.Mode == trunkline.GroupsEBPF:
+		return ByNode, why
+	case kube.Wired(o.Pod):
+		return ByNode, why + "; the pod was wired without a branch before"
+	}
+	return "", why
 }
 
 // Group is a security group of a pod, as its node knows it.
@@ -114,7 +138,7 @@ func missingOnNode(o Objects, d securitygroup.Decision, e Explanation) (list []s
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	g := mode(o)
 	if e.Node == "" {
-		if e.Requests > 0 {
+		if e.Requests > 0 && g.Reason == "" {
 			add("a container requests %s, and no node has it with security-groups-for-pods: ebpf: remove the request", vpc.ResourcePodENI)
 		}
 		add("the pod is on no node: see `kubectl describe pod`")
