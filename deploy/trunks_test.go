@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -76,6 +77,30 @@ func TestOnlyTheComponentOfTrunksHasTheControllerMakeBranches(t *testing.T) {
 	} {
 		if !found[name] {
 			t.Errorf("no %s", name)
+		}
+	}
+}
+
+// The component of all modes has the controller and the agents choose, whatever the components that it includes set,
+// with the rights of each mode.
+func TestTheComponentOfAllModesHasEachNodeChooseItsOwn(t *testing.T) {
+	const overlay, setting = "lab-auto-groups", "TRUNKLINE_SECURITY_GROUPS_FOR_PODS"
+	controller := built[appsv1.Deployment](t, overlay, "Deployment", "trunkline-controller").Spec.Template.Spec
+	agent := built[appsv1.DaemonSet](t, overlay, "DaemonSet", "trunkline-agent").Spec.Template.Spec
+	for _, c := range slices.Concat(controller.Containers, agent.InitContainers[:1], agent.Containers) {
+		var values []string
+		for _, v := range c.Env {
+			if v.Name == setting {
+				values = append(values, v.Value)
+			}
+		}
+		if !slices.Equal(values, []string{"auto"}) {
+			t.Errorf("container %s: %s is %q, want auto", c.Name, setting, values)
+		}
+	}
+	for _, role := range []string{"trunkline-controller-trunks", "trunkline-controller-groups", "trunkline-agent-branches", "trunkline-agent-groups", "trunkline-agent-managed"} {
+		if r := built[rbacv1.ClusterRole](t, overlay, "ClusterRole", role); len(r.Rules) == 0 {
+			t.Errorf("no ClusterRole %s", role)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 )
 
@@ -42,6 +43,36 @@ func TestTheStatusOfANodeSaysWhoMakesBranchesAndWhyNot(t *testing.T) {
 			}
 			if wrong := strings.Join(s.Wrong(), "; "); (tt.refused == "") != s.Ready() || !strings.Contains(wrong, tt.refused) {
 				t.Errorf("errors %q, want %q", wrong, tt.refused)
+			}
+		})
+	}
+}
+
+func TestTheStatusHasTheModeThatWasChosenForANode(t *testing.T) {
+	for name, c := range map[string]struct {
+		groups      trunkline.PodGroups
+		note, wrong string
+	}{
+		"a setting":     {trunkline.PodGroups{Mode: trunkline.GroupsOwn}, "", ""},
+		"chosen":        {trunkline.PodGroups{Mode: trunkline.GroupsEBPF, Reason: "InstanceTypeWithoutTrunk", Message: "t3"}, "security groups for pods: ebpf (InstanceTypeWithoutTrunk): t3", ""},
+		"undecided":     {trunkline.PodGroups{Mode: trunkline.GroupsUndecided, Reason: "NotDecided", Message: "no CNINode"}, "", "security groups for pods: undecided (NotDecided): no CNINode"},
+		"a wrong label": {trunkline.PodGroups{Mode: trunkline.GroupsOwn, Reason: "InvalidLabel", Message: "x"}, "", "security groups for pods: own (InvalidLabel): x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := healthy()
+			in.networks[0].Status.PodGroups = &c.groups
+			s := summarise(in, now())
+			var notes []string
+			for _, n := range s.Nodes {
+				if n.Node == in.networks[0].Name {
+					notes = n.Notes
+				}
+			}
+			if got := strings.Join(notes, "; "); !strings.Contains(got, c.note) || c.note == "" && strings.Contains(got, "security groups") {
+				t.Errorf("notes %q, want %q", got, c.note)
+			}
+			if wrong := strings.Join(s.Wrong(), "; "); (c.wrong == "") != s.Ready() || !strings.Contains(wrong, c.wrong) {
+				t.Errorf("errors %q, want %q", wrong, c.wrong)
 			}
 		})
 	}
