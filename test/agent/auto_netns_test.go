@@ -4,11 +4,14 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,6 +20,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/podeni"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/test/node"
 )
@@ -137,4 +141,82 @@ func TestTheModeOfANodeChangesUnderRunningPods(t *testing.T) {
 	second := b.requested("second", "back")
 	b.allowed("front to a new pod", front.NS, second.Addr, 80)
 	b.denied("a plain pod to a new pod", plain.NS, second.Addr, 80)
+}
+
+// labels sets labels of the Node.
+func (b *branched) labels(set map[string]string) {
+	b.t.Helper()
+	var n corev1.Node
+	b.server.Get("/api/v1/nodes", "node1", &n)
+	n.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
+	for k, v := range set {
+		n.Labels[k] = v
+	}
+	b.server.Put("/api/v1/nodes", &n)
+}
+
+func (b *branched) reportsMode(mode trunkline.GroupMode, reason groupmode.Reason) {
+	b.t.Helper()
+	b.Until("the agent reports the mode "+string(mode), func() error {
+		var report trunkline.NodeNetwork
+		b.server.Get("/apis/trunkline.dev/v1alpha1/nodenetworks", "node1", &report)
+		if g := report.Status.PodGroups; g == nil || g.Mode != mode || g.Reason != string(reason) {
+			return fmt.Errorf("it reports %+v", g)
+		}
+		return nil
+	})
+}
+
+// AWS's controller owns the CNINode, in which Trunkline's controller records nothing: the agent decides, and asks
+// for a trunk. The label has the node enforce groups itself.
+func TestTheAgentDecidesWhereAWSsControllerOwnsTheCNINode(t *testing.T) {
+	t.Parallel()
+	b := newManaged(t)
+	b.labels(map[string]string{corev1.LabelInstanceTypeStable: "m5.large"})
+	b.awsController()
+	b.groupPolicy("web", "web", "web")
+	b.publish("web", "db")
+	b.policed.start("add-wait=60s", "security-groups-for-pods=auto")
+	b.reportsMode(trunkline.GroupsManaged, groupmode.OwnedByAWS)
+	b.Until("the capacity of the Node, by AWS's controller", func() error {
+		var n corev1.Node
+		if b.server.Get("/api/v1/nodes", "node1", &n); n.Status.Capacity[vpc.ResourcePodENI] != resource.MustParse("9") {
+			return fmt.Errorf("capacity %v", n.Status.Capacity)
+		}
+		return nil
+	})
+	web := b.requested("web", "web")
+	if !b.isBranch(web) {
+		t.Errorf("%s is on no branch", web.Addr)
+	}
+	b.allowed("a pod on AWS's branch", web.NS, b.db, 80)
+
+	b.labels(map[string]string{groupmode.Label: "ebpf"})
+	b.reportsMode(trunkline.GroupsEBPF, groupmode.ByLabel)
+	second := b.requested("second", "web")
+	if b.isBranch(second) {
+		t.Errorf("%s is on a branch", second.Addr)
+	}
+	plain := b.putPlain("plain", "plain")
+	if err := b.Add(plain); err != nil {
+		t.Fatal(err)
+	}
+	b.denied("a plain pod to one that its node protects", plain.NS, second.Addr, 80)
+	b.allowed("the pod on AWS's branch", web.NS, b.db, 80)
+
+	b.labels(map[string]string{groupmode.Label: "own"})
+	b.reportsMode(trunkline.GroupsUndecided, groupmode.InvalidLabel)
+	b.request("third", "web")
+	refusedWith(t, "a pod on a node with a label that cannot be followed", b.Add(b.NewPod("third")), cnirpc.CodeTryAgain, "two controllers")
+	b.denied("a plain pod to one that runs", plain.NS, second.Addr, 80)
+}
+
+// isBranch reports whether a pod has the address of a branch.
+func (b *branched) isBranch(p *node.Pod) bool {
+	for _, i := range b.State().Interfaces {
+		if i.Type == vpc.TypeBranch && i.PrimaryIPv4() == p.Addr {
+			return true
+		}
+	}
+	return false
 }
