@@ -347,6 +347,7 @@ func (a *agent) markPlan() {
 		plan.Mark()
 		a.policies.mark()
 		a.backend.groups.changed()
+		reportMode(a) // the label of the Node may have changed
 	}
 }
 

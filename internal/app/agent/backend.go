@@ -111,7 +111,7 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backe
 		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Used: a.host.Used, Drift: a.metrics.drift.WithLabelValues("ec2"),
 		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
 		WithoutTrunk:  a.cluster.modes.WithoutTrunk,
-		Wake:          func() { a.cni.Wake() },
+		Wake:          func() { a.cni.Wake(); a.backend.groups.wake() },
 		CompareKernel: func() { a.network.Loop.Mark() },
 		Report:        a.reporter.Loop.Mark,
 	})

@@ -103,11 +103,20 @@ func newModes(a *agent, cluster Cluster) (m modes) {
 // recordChanged is called when the CNINode changed, with the record of the node's branches and mode.
 func recordChanged(a *agent) {
 	a.backend.groups.changed()
-	if m := a.cluster.modes; m.Chosen() && m.Changed() {
-		a.log.Info("mode of security groups", "mode", m.Choice().String())
+	if reportMode(a) {
 		a.markPlan()
-		a.reporter.Loop.Mark()
 	}
+}
+
+// reportMode has a mode reported that is another one than before.
+func reportMode(a *agent) (changed bool) {
+	m := a.cluster.modes
+	if !m.Chosen() || !m.Changed() {
+		return false
+	}
+	a.log.Info("mode of security groups", "mode", m.Choice().String())
+	a.reporter.Loop.Mark()
+	return true
 }
 
 // components are those of each ADD.
@@ -154,6 +163,13 @@ func (g *groups) branches() cni.Branches {
 		return nil
 	}
 	return g
+}
+
+// wake has ADDs that wait for the trunk look for it: EC2 may have shown it.
+func (g *groups) wake() {
+	if g != nil {
+		g.Changed()
+	}
 }
 
 // changed has ADDs that wait read the pods again, and the loops what they depend on.

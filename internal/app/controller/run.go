@@ -228,6 +228,6 @@ func ownBranches(o Options, events *kube.Events) (*branches.Controller, error) {
 	return branches.New(branches.Options{
 		Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
 		NodesEnforce: o.Groups != nil, Choose: b.Choose,
-		Excluded:     excluded(o), Registry: o.Registry,
+		Excluded: excluded(o), Registry: o.Registry,
 	})
 }

@@ -32,7 +32,7 @@ type Modes struct {
 	ModesDeps
 
 	mu   sync.Mutex
-	last groupmode.Mode // that Changed compares with
+	last groupmode.Choice // that Changed compares with
 }
 
 // NewModes returns the modes of a node.
@@ -97,9 +97,9 @@ func facts(node kube.Node, owned string, limits map[string]int) groupmode.Facts 
 // labelInstanceType is that of a Node.
 const labelInstanceType = "node.kubernetes.io/instance-type"
 
-// Changed reports whether the mode is another one than at the last call.
+// Changed reports whether the choice is another one than at the last call.
 func (m *Modes) Changed() bool {
-	now := m.Choice().Mode
+	now := m.Choice()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	changed := now != m.last
