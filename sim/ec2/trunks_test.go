@@ -128,6 +128,22 @@ func TestTrunkCallsAreRefusedOnOrdinaryAccounts(t *testing.T) {
 	}
 }
 
+// EKS's VPC resource controller associates branches on every account.
+func TestTrunkCallsOfAWSsServicesAreAllowedOnOrdinaryAccounts(t *testing.T) {
+	spec := seeded()
+	spec.Quotas.TrunkCalls = false
+	a := start(t, spec)
+	trunk, branch := a.trunk(t), a.branch(t)
+	for n, err := range trunkCalls(t.Context(), a.asService(), trunk, branch, false) {
+		if err != nil {
+			t.Errorf("call %d: %v", n, err)
+		}
+	}
+	if n := len(cloud.Branches(a.cloud.State())); n != 0 {
+		t.Errorf("%d branches are associated, want none after the disassociation", n)
+	}
+}
+
 func TestTrunkCallsNeedTheirIAMActionsOnAllResources(t *testing.T) {
 	a := start(t, seeded())
 	trunk, branch := a.trunk(t), a.branch(t)

@@ -108,6 +108,16 @@ func (a *account) asInstance(r iam.Role, id vpc.InstanceID) *awsec2.Client {
 	}})
 }
 
+// asService returns a client with the key of AWS's EKS.
+func (a *account) asService() *awsec2.Client {
+	a.t.Helper()
+	key, err := a.iam.AddService("eks.amazonaws.com", "AWSServiceRoleForAmazonEKS", "AmazonEKS")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return client(a.url, key.AccessKeyID, key.SecretAccessKey, key.Token)
+}
+
 // issued returns a client with the credentials of a session of a role.
 func (a *account) issued(r iam.Role, s iam.Session) *awsec2.Client {
 	a.t.Helper()

@@ -56,6 +56,9 @@ type Principal struct {
 	Account string
 	// Instance is the instance that the credentials were issued to; zero for others.
 	Instance Instance
+	// Service is the AWS service whose key it is, such as eks.amazonaws.com; empty for the account's
+	// own users and roles. AWS reserves some calls for its services.
+	Service string
 	// Tags are those of its role, replaced and joined by those of its session.
 	Tags     map[string]string
 	role     string
@@ -190,6 +193,23 @@ func (a *Account) AddUser(name string, document []byte) (Credentials, error) {
 	a.keys[c.AccessKeyID] = key{c, Principal{
 		ARN: a.arn("iam", "user/"+name), ID: a.uniqueID("AIDA"),
 		Account: a.number, policies: []*Policy{p},
+	}}
+	return c, nil
+}
+
+// AddService makes the key of an AWS service that works in the account, by a session of its
+// service-linked role.
+func (a *Account) AddService(service, role, session string) (Credentials, error) {
+	p, err := ParsePolicy(role, []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`))
+	if err != nil {
+		return Credentials{}, fmt.Errorf("service %s: %w", service, err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := Credentials{AccessKeyID: a.uniqueID("AKIA"), SecretAccessKey: a.secret(30)}
+	a.keys[c.AccessKeyID] = key{c, Principal{
+		ARN: a.arn("sts", "assumed-role/"+role+"/"+session), ID: a.uniqueID("AROA") + ":" + session,
+		Account: a.number, Service: service, policies: []*Policy{p},
 	}}
 	return c, nil
 }
