@@ -54,7 +54,8 @@ type account struct {
 	cloud  *cloud.Cloud
 	faults *faults.Injector
 	calls  *faults.Log
-	config aws.Config
+	config aws.Config // of Trunkline's controller
+	eks    aws.Config // of AWS's
 	groups map[string]vpc.SecurityGroupID
 }
 
@@ -89,9 +90,9 @@ func newAccount(r *run, source string, instances int) *account {
 	return a
 }
 
-// serve serves the API to a role with the policies of deploy/iam.
+// serve serves the API to a role with the policies of deploy/iam, and to Amazon EKS.
 func (a *account) serve(spec cloud.Spec, source string) {
-	policies := map[string][]byte{"model": []byte(`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"ec2:CreateNetworkInterfacePermission","Resource":"*"}]}`)}
+	policies := map[string][]byte{}
 	for _, name := range []string{"controller-policy", "controller-trunks-policy"} {
 		text, err := os.ReadFile(filepath.Join(source, "deploy/iam", name+".json"))
 		if err != nil {
@@ -107,14 +108,21 @@ func (a *account) serve(spec cloud.Spec, source string) {
 	if err != nil {
 		a.Fatal(err)
 	}
+	eks, err := identities.AddService("eks.amazonaws.com", "AWSServiceRoleForAmazonEKS", "AmazonEKS")
+	if err != nil {
+		a.Fatal(err)
+	}
 	api := httptest.NewServer(query.New(query.Options{
 		Cloud: a.cloud, IAM: identities, Faults: a.faults, Calls: a.calls, Region: spec.Region, Latency: 5 * time.Millisecond,
 	}, simec2.Service(a.cloud)))
 	a.Cleanup(api.Close)
-	a.config = aws.Config{
-		Region: spec.Region, BaseEndpoint: aws.String(api.URL),
-		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, key.Token),
+	access := func(key iam.Credentials) aws.Config {
+		return aws.Config{
+			Region: spec.Region, BaseEndpoint: aws.String(api.URL),
+			Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, key.Token),
+		}
 	}
+	a.config, a.eks = access(key), access(eks)
 }
 
 // slow has each call take callTime, and EC2's buckets limit them, from now on.

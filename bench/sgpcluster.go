@@ -125,8 +125,7 @@ func (c *realCluster) access(account string) *restclient.Config {
 func (c *realCluster) client(rate float32, burst int, user string) *kubernetes.Clientset {
 	cfg := c.access("")
 	if user != "" {
-		groups := []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}
-		cfg.Impersonate = restclient.ImpersonationConfig{UserName: user, Groups: groups}
+		cfg.Impersonate = restclient.ImpersonationConfig{UserName: user, Groups: accountGroups()}
 	}
 	if cfg.QPS, cfg.Burst = rate, burst; rate == 0 {
 		cfg.QPS = -1
@@ -136,6 +135,11 @@ func (c *realCluster) client(rate float32, burst int, user string) *kubernetes.C
 		c.Fatal(err)
 	}
 	return client
+}
+
+// accountGroups are those of a service account of kube-system.
+func accountGroups() []string {
+	return []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}
 }
 
 // admit runs the admission daemon until the benchmark ends. Its webhook, which decides on new service

@@ -27,7 +27,6 @@ type kubelets struct {
 	// retries: the plugin fails while a pod has no annotation, as AWS's does, and is called again
 	// after a pause. Trunkline's waits for it.
 	retries bool
-	arrived func(*corev1.Pod) // a new pod; may be nil
 
 	mu      sync.Mutex
 	created map[string]time.Time
@@ -37,9 +36,9 @@ type kubelets struct {
 }
 
 // startKubelets watches a namespace until the benchmark ends.
-func startKubelets(c *realCluster, namespace string, retries bool, arrived func(*corev1.Pod)) *kubelets {
+func startKubelets(c *realCluster, namespace string, retries bool) *kubelets {
 	k := &kubelets{
-		realCluster: c, client: c.client(0, 0, ""), namespace: namespace, retries: retries, arrived: arrived,
+		realCluster: c, client: c.client(0, 0, ""), namespace: namespace, retries: retries,
 		created: map[string]time.Time{}, texts: map[string]string{}, took: map[string]time.Duration{},
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithNamespace(namespace))
@@ -65,9 +64,6 @@ func startKubelets(c *realCluster, namespace string, retries bool, arrived func(
 }
 
 func (k *kubelets) add(p *corev1.Pod) {
-	if k.arrived != nil {
-		k.arrived(p)
-	}
 	k.see(p)
 	if k.retries {
 		k.open.Go(func() { k.retry(p.Name) })

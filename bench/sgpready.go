@@ -50,7 +50,7 @@ func ready(r *run, o Options, size readySize) []Result {
 	cold.slow()
 	stop := cold.control(trunk.DefaultConfig(), controller.Budget)
 	r.Logf("%d pods, cold, and the model of AWS's controller", size.pods)
-	began := cold.made()
+	began, modelBegan := cold.made(), theirs.model.made()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		theirs.create(theirs.nodes, func(name, node string) *corev1.Pod {
@@ -69,7 +69,7 @@ func ready(r *run, o Options, size readySize) []Result {
 	cold.forget()
 	modelTook := theirs.seconds(readyWithin)
 	theirs.check(theirs.model.account, "web")
-	modelCalls := callsOf(nil, theirs.model.made())
+	modelCalls := callsOf(modelBegan, theirs.model.made())
 	r.Logf("cold p50 %.3g s, p99 %.3g; model %.3g, %.3g; calls %s; of the model %s",
 		quantile(coldTook, 0.5), quantile(coldTook, 0.99), quantile(modelTook, 0.5), quantile(modelTook, 0.99), coldCalls, modelCalls)
 	warm := c.fleet(o.Source, "warm")
@@ -107,7 +107,8 @@ func (c *realCluster) model(source string) *modelled {
 	t := &modelled{nodes: c.join(a, "model")}
 	t.model = startModel(c, a, t.nodes)
 	c.namespace("model")
-	t.kubelets = startKubelets(c, "model", true, func(p *corev1.Pod) { t.model.jobs <- p })
+	c.policy("model", "web", a.groups["web"])
+	t.kubelets = startKubelets(c, "model", true)
 	a.slow()
 	return t
 }
@@ -161,7 +162,7 @@ func (c *realCluster) fleet(source, name string) *fleet {
 		p, err := c.Client().CoreV1().Pods(name).Create(c.ctx, branchPod(name, "probe", "web", f.nodes[0]), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && p.Spec.Containers[0].Resources.Limits.Name(vpc.ResourcePodENI, "").Value() == 1
 	})
-	f.kubelets = startKubelets(c, name, false, nil)
+	f.kubelets = startKubelets(c, name, false)
 	stop := f.control(trunk.DefaultConfig(), ample)
 	c.until("trunks", func() bool {
 		return f.every(func(l *vpcresources.BranchLedger) bool {

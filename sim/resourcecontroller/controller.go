@@ -1,14 +1,17 @@
-// Package resourcecontroller is AWS's VPC resource controller as a cluster and EC2 see it: it makes a
-// trunk for each node that asks for one, and a branch for each pod that requests one, by the same
-// calls, tags, descriptions, annotation, CNINode and capacity, in the same order.
+// Package resourcecontroller is a model of AWS's VPC resource controller, which in every EKS cluster
+// runs outside the nodes, in AWS's account: it makes a trunk for each node that asks for one, and a
+// branch for each pod that requests one, by the same calls, tags, descriptions, annotation, events,
+// CNINode and capacity, in the same order, at the same rates and with the same retries.
 //
 // It decides by AWS's rules, written a second time: it shares no decision with Trunkline's own
-// controller. It reads the API server by polling, where AWS's watches, and keeps no state over a
-// restart. Nodes without a feature or a label, Windows, custom networking, IPv6 and the status of
-// CNINodes, which AWS's does not write, are not modelled.
+// controller. A pod that requests a branch and that no policy selects gets one with the groups of its
+// instance, as on AWS. Not modelled: AWS's webhooks, which add the request to pods and protect the
+// annotation (Trunkline's admission does both here), Windows, Fargate, custom networking, IPv6, the
+// status of CNINodes and the collection of leaked interfaces.
 //
-// Source: aws/amazon-vpc-resource-controller-k8s, pkg/node/manager, pkg/provider/branch and
-// pkg/aws/ec2/api. Tests run it; it may use EC2 and the API server by their wire formats.
+// Source: aws/amazon-vpc-resource-controller-k8s, main.go, controllers, pkg/node/manager, pkg/worker,
+// pkg/provider/branch and pkg/aws/ec2/api. The lab, tests and benchmarks run it. It uses EC2 and the
+// API server by their wire formats, and nothing else.
 package resourcecontroller
 
 import (
@@ -16,230 +19,219 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
+	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/aws"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// What AWS's controller uses of VLANs, and the finalizer of its CNINodes.
+// User is the name by which AWS's controller calls the API server of an EKS cluster.
+const User = "eks:vpc-resource-controller"
+
+// Rates, workers and times of AWS's controller. Source: main.go, pkg/worker and
+// pkg/provider/branch/provider.go; client-go has the default queue of its workers, with a first pause
+// of 5 ms that doubles.
 const (
-	maxVLAN   = 120
-	finalizer = "networking.k8s.aws/resource-cleanup"
-	resource  = "vpc.amazonaws.com/pod-eni"
-	feature   = "SecurityGroupsForPods"
-	labelled  = "vpc.amazonaws.com/has-trunk-attached"
+	ec2Rate, ec2Burst = 12, 18 // of each client of EC2, a second
+	apiRate, apiBurst = 20, 30 // requests to the API server, a second
+	podWorkers        = 30
+	nodeWorkers       = 10
+	podRetries        = 5
+	deleteEvery       = 30 * time.Second // between two looks at a node's queue of deletions
+	nodeDeleteAfter   = time.Minute      // until the branches of a deleted node are deleted
+	nodeNotReady      = time.Second      // until a pod of a node without a trunk is looked at again
+	maxVLAN           = 120
+)
+
+// Times that operators of AWS's controller choose, or that are fixed there.
+const (
+	// DefaultCoolDown is the shortest that AWS's accepts; its default is 60 s.
+	DefaultCoolDown = 30 * time.Second
+	// DefaultResync is when a pod that was given up after its retries is looked at again.
+	DefaultResync = 30 * time.Minute
 )
 
 // Options of New.
 type Options struct {
-	EC2 *ec2.Client
-	// API is the URL of the API server.
-	API string
+	// API is the access to the API server.
+	API *rest.Config
+	// User is the client of EC2 with the cluster's role, and Service that of AWS's service, which
+	// makes the trunk calls. Without Service, User makes all calls, and all share its rate.
+	User    aws.Config
+	Service *aws.Config
 	// Cluster is its name, as in tags; Account that of the interfaces.
 	Cluster, Account string
-	// Branches are how many branches an instance type has, and Devices how many interfaces.
-	Branches, Devices func(instanceType string) int
-	// CoolDown is how long a branch is kept after its pod: 60 s, and 30 s at least, on AWS.
-	CoolDown time.Duration
-	Every    time.Duration // between two passes
-	Log      *slog.Logger
+	// Limits are those of an instance type.
+	Limits func(instanceType string) vpc.Limits
+	// Serves reports whether the controller is that of a node; nil is all.
+	Serves func(node string) bool
+	// CoolDown is how long a branch is kept after its pod; 0 is DefaultCoolDown. Resync is how often
+	// all pods are looked at; 0 is DefaultResync.
+	CoolDown, Resync time.Duration
+	Log              *slog.Logger
 }
 
-// Controller is the controller. One goroutine runs it.
+// Controller is the model. Run runs it, once.
 type Controller struct {
-	Options
-	api   apiServer
-	nodes map[string]*trunk // by the node's name
-}
+	options Options
+	client  *kubernetes.Clientset
+	objects dynamic.Interface
+	ec2     calls
+	events  record.EventRecorder
 
-// trunk is a node with its trunk.
-type trunk struct {
-	instance instance
-	eni      string
-	branches map[string]*branch // by the pod's uid
-	cooling  []*branch
-}
+	core     informers.SharedInformerFactory
+	custom   dynamicinformer.DynamicSharedInformerFactory
+	cniNodes cache.SharedIndexInformer
+	policies *policies
 
-// branch is one branch of a trunk.
-type branch struct {
-	eni, association string
-	vlan             int
-	until            time.Time // of the cool-down
+	nodeQueue workqueue.TypedRateLimitingInterface[string]
+	jobs      workqueue.TypedRateLimitingInterface[job]
+
+	mu     sync.Mutex
+	trunks map[string]*trunk // by node
 }
 
 // New returns a controller.
-func New(o Options) *Controller {
-	return &Controller{Options: o, api: apiServer{url: strings.TrimSuffix(o.API, "/")}, nodes: map[string]*trunk{}}
+func New(o Options) (*Controller, error) {
+	if o.CoolDown == 0 {
+		o.CoolDown = DefaultCoolDown
+	}
+	if o.Resync == 0 {
+		o.Resync = DefaultResync
+	}
+	if o.Serves == nil {
+		o.Serves = func(string) bool { return true }
+	}
+	access := rest.CopyConfig(o.API)
+	access.QPS, access.Burst, access.UserAgent = apiRate, apiBurst, "vpc-resource-controller-model"
+	client, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		return nil, fmt.Errorf("client of the API server: %w", err)
+	}
+	objects, err := dynamic.NewForConfig(access)
+	if err != nil {
+		return nil, fmt.Errorf("client of the API server: %w", err)
+	}
+	c := &Controller{
+		options: o, client: client, objects: objects, ec2: newCalls(o), trunks: map[string]*trunk{},
+		core: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithCustomResyncConfig(map[metav1.Object]time.Duration{&corev1.Pod{}: o.Resync})), custom: dynamicinformer.NewDynamicSharedInformerFactory(objects, 0),
+		nodeQueue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		jobs:      workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[job]()),
+	}
+	c.cniNodes = c.custom.ForResource(cniNodeResource()).Informer()
+	c.policies = &policies{client: client, accounts: c.core.Core().V1().ServiceAccounts().Lister(), informer: c.custom.ForResource(policyResource())}
+	if err := c.watch(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// watch enters nodes and pods in their queues when their objects change.
+func (c *Controller) watch() error {
+	node := func(obj any) {
+		if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil && c.options.Serves(name) {
+			c.nodeQueue.Add(name)
+		}
+	}
+	nodes := cache.ResourceEventHandlerFuncs{AddFunc: node, UpdateFunc: func(_, obj any) { node(obj) }, DeleteFunc: node}
+	pods := cache.ResourceEventHandlerFuncs{
+		AddFunc: c.podChanged, UpdateFunc: func(_, obj any) { c.podChanged(obj) },
+		DeleteFunc: func(obj any) {
+			if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = last.Obj
+			}
+			if p, ok := obj.(*corev1.Pod); ok {
+				c.jobs.Add(job{do: release, node: p.Spec.NodeName, uid: p.UID})
+			}
+		},
+	}
+	_, err := c.core.Core().V1().Nodes().Informer().AddEventHandler(nodes)
+	_, ofCNINodes := c.cniNodes.AddEventHandler(nodes)
+	_, ofPods := c.core.Core().V1().Pods().Informer().AddEventHandler(pods)
+	c.core.Core().V1().ServiceAccounts().Informer()
+	return errors.Join(err, ofCNINodes, ofPods)
 }
 
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	tick := time.NewTicker(c.Every)
-	defer tick.Stop()
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
+	defer broadcaster.Shutdown()
+	c.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "vpc-resource-controller"})
+	c.core.StartWithContext(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { c.cniNodes.RunWithContext(ctx) })
+	defer running.Wait()
+	defer c.core.Shutdown()
+	c.core.WaitForCacheSync(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), c.cniNodes.HasSynced) {
+		return
+	}
+	c.policies.start = func() { running.Go(func() { c.policies.informer.Informer().RunWithContext(ctx) }) }
+	for range nodeWorkers {
+		running.Go(func() {
+			work(ctx, c.nodeQueue, func(ctx context.Context, node string) { c.nodeChanged(ctx, node) })
+		})
+	}
+	for range podWorkers {
+		running.Go(func() { work(ctx, c.jobs, c.do) })
+	}
+	<-ctx.Done()
+	c.nodeQueue.ShutDown()
+	c.jobs.ShutDown()
+}
+
+// work does what is in a queue until it is shut down.
+func work[T comparable](ctx context.Context, queue workqueue.TypedRateLimitingInterface[T], do func(context.Context, T)) {
 	for {
-		if err := c.pass(ctx); err != nil && ctx.Err() == nil {
-			c.Log.Warn("VPC resource controller: pass failed, retrying", "err", err)
-		}
-		select {
-		case <-ctx.Done():
+		item, ended := queue.Get()
+		if ended {
 			return
-		case <-tick.C:
 		}
+		if ctx.Err() == nil {
+			do(ctx, item)
+		}
+		queue.Done(item)
 	}
 }
 
-func (c *Controller) pass(ctx context.Context) error {
-	var nodes, cniNodes, pods list
-	for path, into := range map[string]*list{"/api/v1/nodes": &nodes, cniNodePath: &cniNodes, "/api/v1/pods": &pods} {
-		if err := c.api.get(ctx, path, into); err != nil {
-			return err
-		}
-	}
-	var errs []error
-	for _, n := range nodes.Items {
-		i := slices.IndexFunc(cniNodes.Items, func(o object) bool { return o.Metadata.Name == n.Metadata.Name })
-		if i < 0 {
-			errs = append(errs, c.createCNINode(ctx, n))
-			continue
-		}
-		_, managed := n.Metadata.Labels[labelled]
-		managed = managed || slices.ContainsFunc(cniNodes.Items[i].Spec.Features, func(f namedFeature) bool { return f.Name == feature })
-		if c.nodes[n.Metadata.Name] == nil && managed {
-			errs = append(errs, c.initTrunk(ctx, n))
-		}
-	}
-	for name, t := range c.nodes {
-		errs = append(errs, c.servePods(ctx, name, t, pods.Items), c.collect(ctx, t))
-	}
-	return errors.Join(errs...)
+func (c *Controller) trunkOf(node string) *trunk {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.trunks[node]
 }
 
-// createCNINode creates the object of a node. Only the node's agent adds features.
-func (c *Controller) createCNINode(ctx context.Context, n object) error {
-	meta := map[string]any{
-		"name": n.Metadata.Name, "finalizers": []string{finalizer},
-		"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "Node", "name": n.Metadata.Name, "uid": n.Metadata.UID}},
+func (c *Controller) setTrunk(node string, t *trunk) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t == nil {
+		delete(c.trunks, node)
+		return
 	}
-	if os, ok := n.Metadata.Labels["kubernetes.io/os"]; ok {
-		meta["labels"] = map[string]string{"kubernetes.io/os": os}
-	}
-	return c.api.send(ctx, "POST", cniNodePath, map[string]any{
-		"apiVersion": "vpcresources.k8s.aws/v1alpha1", "kind": "CNINode", "metadata": meta,
-		"spec": map[string]any{"tags": map[string]string{
-			"cluster.k8s.amazonaws.com/name": c.Cluster, "node.k8s.amazonaws.com/instance_id": n.instanceID(),
-		}},
-	})
+	c.trunks[node] = t
 }
 
-// initTrunk finds or makes the trunk of a node, and advertises its branches.
-func (c *Controller) initTrunk(ctx context.Context, n object) error {
-	i, err := c.describeInstance(ctx, n.instanceID())
-	if err != nil {
-		return err
+// cniNode is the object of a node from the watch; nil if there is none.
+func (c *Controller) cniNode(name string) *unstructured.Unstructured {
+	obj, found, err := c.cniNodes.GetStore().GetByKey(name)
+	if err != nil || !found {
+		return nil
 	}
-	limit := c.Branches(i.kind)
-	if limit == 0 {
-		return fmt.Errorf("node %s: the instance type %s is not supported for trunk interface", n.Metadata.Name, i.kind)
-	}
-	t := &trunk{instance: i, eni: i.trunk, branches: map[string]*branch{}}
-	if t.eni == "" {
-		if t.eni, err = c.makeTrunk(ctx, i); err != nil {
-			return fmt.Errorf("make the trunk of node %s: %w", n.Metadata.Name, err)
-		}
-	}
-	err = c.api.send(ctx, "PATCH", "/api/v1/nodes/"+n.Metadata.Name+"/status", map[string]any{"status": map[string]any{"capacity": map[string]string{resource: fmt.Sprint(limit)}}})
-	if err != nil {
-		return err
-	}
-	c.nodes[n.Metadata.Name] = t
-	return nil
-}
-
-// servePods gives branches to pods that request one, and has those of pods that have ended cool down.
-func (c *Controller) servePods(ctx context.Context, node string, t *trunk, pods []object) error {
-	var errs []error
-	run := map[string]bool{}
-	for _, p := range pods {
-		ended := p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed"
-		if p.Spec.NodeName != node || ended {
-			continue
-		}
-		run[p.Metadata.UID] = true
-		_, annotated := p.Metadata.Annotations[resource]
-		if t.branches[p.Metadata.UID] != nil || annotated || !p.requestsBranch() {
-			continue
-		}
-		if len(t.branches)+len(t.cooling) >= c.Branches(t.instance.kind) {
-			continue // until a cool-down ends
-		}
-		errs = append(errs, c.serve(ctx, t, p))
-	}
-	for uid, b := range t.branches {
-		if !run[uid] {
-			b.until = time.Now().Add(c.CoolDown)
-			t.cooling = append(t.cooling, b)
-			delete(t.branches, uid)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// serve makes the branch of a pod, with the groups of all policies that match it, or those of its
-// instance if none does, and writes the annotation.
-func (c *Controller) serve(ctx context.Context, t *trunk, p object) error {
-	groups, err := c.groupsOf(ctx, p)
-	if err != nil {
-		return err
-	}
-	if len(groups) == 0 {
-		groups = t.instance.groups
-	}
-	vlan := t.freeVLAN()
-	if vlan == 0 {
-		return fmt.Errorf("pod %s: no free VLAN", p.Metadata.Name)
-	}
-	made, details, err := c.makeBranch(ctx, t, vlan, groups)
-	if err != nil {
-		return fmt.Errorf("make the branch of pod %s: %w", p.Metadata.Name, err)
-	}
-	t.branches[p.Metadata.UID] = made
-	text, err := annotation(details)
-	if err != nil {
-		return err
-	}
-	return c.api.send(ctx, "PATCH", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s", p.Metadata.Namespace, p.Metadata.Name),
-		map[string]any{"metadata": map[string]any{"annotations": map[string]string{resource: text}}})
-}
-
-// freeVLAN is the lowest one; 0 if there is none.
-func (t *trunk) freeVLAN() int {
-	used := map[int]bool{}
-	for _, b := range t.branches {
-		used[b.vlan] = true
-	}
-	for _, b := range t.cooling {
-		used[b.vlan] = true
-	}
-	for vlan := 1; vlan <= maxVLAN; vlan++ {
-		if !used[vlan] {
-			return vlan
-		}
-	}
-	return 0
-}
-
-// collect deletes branches with a cool-down that has ended.
-func (c *Controller) collect(ctx context.Context, t *trunk) error {
-	var errs []error
-	t.cooling = slices.DeleteFunc(t.cooling, func(b *branch) bool {
-		if time.Now().Before(b.until) {
-			return false
-		}
-		err := c.deleteBranch(ctx, b)
-		errs = append(errs, err)
-		return err == nil
-	})
-	return errors.Join(errs...)
+	n, _ := obj.(*unstructured.Unstructured)
+	return n
 }

@@ -32,6 +32,7 @@ type World struct {
 	calls    faults.Log
 	api      http.Handler
 	operator iam.Credentials
+	eks      iam.Credentials
 	// authority signs the certificate of EC2 and STS.
 	authority *ca.Authority
 
@@ -83,6 +84,9 @@ func (w *World) build() (err error) {
 		}
 	}
 	if w.operator, err = w.iam.AddUser("operator", []byte(everything)); err != nil {
+		return err
+	}
+	if w.eks, err = w.iam.AddService("eks.amazonaws.com", "AWSServiceRoleForAmazonEKS", "AmazonEKS"); err != nil {
 		return err
 	}
 	part := cloud.PartitionOf(c.Spec.Region)
@@ -217,6 +221,10 @@ func (w *World) InsideEndpoint() string { return "http://" + APIAddress }
 
 // Operator is the key of a user with full access, for people and tests.
 func (w *World) Operator() iam.Credentials { return w.operator }
+
+// EKS is the key of Amazon EKS in the account, to which EC2 allows the calls that it reserves for AWS's
+// services.
+func (w *World) EKS() iam.Credentials { return w.eks }
 
 // Faults is the injector, for tests in the same process.
 func (w *World) Faults() *faults.Injector { return w.faults }

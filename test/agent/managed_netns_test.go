@@ -16,7 +16,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +43,7 @@ func newManaged(t *testing.T) *branched {
 	t.Helper()
 	peer := testns.New(t, "peer")
 	n := node.New(t, node.Config{
-		Type: "m5.large", TrunkCalls: true, Init: []string{"security-groups-for-pods=managed"},
+		Type: "m5.large", Init: []string{"security-groups-for-pods=managed"},
 		Groups: []cloud.GroupSpec{
 			{Name: "web", Ingress: []cloud.RuleSpec{{Protocol: "-1", Groups: []string{"node"}}}},
 			{Name: "shut"},
@@ -54,6 +53,9 @@ func newManaged(t *testing.T) *branched {
 	})
 	b := &branched{policed: &policed{n, t, apiServer(t, n)}, mode: "strict", peer: peer, db: node.Boot(n, "db", peer)}
 	b.namespace("default")
+	b.server.Put("/api/v1/serviceaccounts", &corev1.ServiceAccount{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"},
+	})
 	serveIn(t, peer)
 	b.server.Put("/api/v1/nodes", &corev1.Node{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{"kubernetes.io/os": "linux"}},
@@ -64,16 +66,18 @@ func newManaged(t *testing.T) *branched {
 
 // awsController runs AWS's controller until the test ends.
 func (b *branched) awsController() {
-	key := b.Operator()
-	client := ec2.NewFromConfig(aws.Config{
+	key := b.EKS()
+	config := aws.Config{
 		Region: "us-west-2", BaseEndpoint: aws.String(b.Endpoint()), Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, key.Token),
-	})
+	}
 	limits := b.State().InstanceNamed("node1").Limits
-	c := resourcecontroller.New(resourcecontroller.Options{
-		EC2: client, API: b.server.REST().Host, Cluster: "test", Account: b.State().Account,
-		Branches: func(string) int { return limits.Branches }, Devices: func(string) int { return limits.ENIs },
-		CoolDown: time.Second, Every: 100 * time.Millisecond, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	c, err := resourcecontroller.New(resourcecontroller.Options{
+		API: b.server.REST(), User: config, Cluster: "test", Account: b.State().Account,
+		Limits: func(string) vpc.Limits { return limits }, CoolDown: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { c.Run(ctx) })

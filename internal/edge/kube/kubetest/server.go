@@ -224,6 +224,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, map[string]any{"gitVersion": release})
 		return
 	}
+	if document := discovery(r.URL.Path); document != nil {
+		answer(w, http.StatusOK, document)
+		return
+	}
 	t, ok := parse(r.URL.Path)
 	if !ok {
 		fail(w, http.StatusNotFound, "NotFound", "no such path "+r.URL.Path)
