@@ -11,6 +11,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
@@ -32,6 +33,8 @@ type backend struct {
 	claim func(ctx context.Context) error
 	// missing has the backend check that an interface is still attached.
 	missing func(why string)
+	// groupsOf reads the security groups of an interface; nil without a cloud.
+	groupsOf func(ctx context.Context, id vpc.ENIID) ([]vpc.SecurityGroupID, error)
 	// addressed is closed once calls can be served.
 	addressed <-chan struct{}
 	// recover finishes what an earlier process had in flight; wait returns when nothing is.
@@ -144,6 +147,10 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backe
 				return nil
 			})
 			return err
+		},
+		groupsOf: func(ctx context.Context, id vpc.ENIID) ([]vpc.SecurityGroupID, error) {
+			i, err := executor.Interface(ctx, id)
+			return i.Groups, err
 		},
 		claim: p.Claim, missing: p.Observer.Request, addressed: p.Addressed(), recover: p.Recover, wait: p.Wait,
 		plan: p.Plan, loops: map[string]*loop.Loop{"pool": p.Plan, "EC2": p.Observer.Loop},

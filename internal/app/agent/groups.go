@@ -65,6 +65,7 @@ func newGroups(a *agent) (*groups, error) {
 	if node := a.cluster.modes.node; node != nil {
 		g.node, deps.Record = node, node
 		if a.cfg.SecurityGroups == config.SecurityGroupsManaged || a.cluster.modes.Chosen() {
+			deps.Groups = a.backend.groupsOf
 			g.request = branch.NewRequest(branch.RequestDeps{Log: a.log, State: a.state, Features: g.node, Events: a.events, Wanted: a.cluster.modes.Managed})
 		}
 	}
@@ -79,6 +80,7 @@ func newGroups(a *agent) (*groups, error) {
 	default:
 		return g, nil
 	}
+	g.Policies = g.check.Policies
 	var err error
 	g.audit, err = branch.NewAudit(branch.AuditDeps{
 		Log: a.log, State: a.state, Pods: a.cluster, Policies: g.check.Policies, Events: a.events, Record: deps.Record, Owned: a.cluster.modes.Records, NodeEnforces: a.cfg.NodeGroups(), Excluded: g.check.Excluded, Registry: a.deps.Registry,

@@ -46,6 +46,10 @@ type Deps struct {
 	Record Record
 	Owned  func() bool
 	Events Events
+	// Groups reads the security groups of an interface from EC2, and Policies decide which its pod has;
+	// nil: the groups of branches are not compared, because the record has them.
+	Groups   func(ctx context.Context, id vpc.ENIID) ([]vpc.SecurityGroupID, error)
+	Policies Policies
 	// Wait bounds how long an ADD waits for a branch.
 	Wait time.Duration
 	// Missing requests that the backend observes the instance's interfaces: the trunk is not known.
@@ -171,6 +175,9 @@ func (c *Controller) grant(ctx context.Context, pod kube.Pod, key endpoint.Key) 
 	}
 	if err := podeni.Conflict(types.UID(pod.UID), entries, held(c.State.Endpoints(), key)); err != nil {
 		return cni.Grant{}, refused(err)
+	}
+	if err := c.carries(ctx, pod, b.ENI); err != nil {
+		return cni.Grant{}, err
 	}
 	return cni.Grant{
 		Addresses: endpoint.Addresses{IPv4: b.IPv4, IPv6: b.IPv6},
