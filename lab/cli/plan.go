@@ -122,8 +122,8 @@ func roles(r spec.Resolved, source, issuer string) ([]iam.Role, error) {
 		return nil, err
 	}
 	for _, name := range map[string][]string{
-		spec.PodGroupsOwn: {"controller-trunks-policy", "controller-groups-policy"}, spec.PodGroupsEBPF: {"controller-groups-policy"},
-		spec.PodGroupsAuto: {"controller-trunks-policy", "controller-groups-policy"},
+		spec.PodGroupsOwn: {"controller-trunks-policy", "controller-groups-policy"}, spec.PodGroupsAuto: {"controller-trunks-policy", "controller-groups-policy"},
+		spec.PodGroupsManaged: {"controller-groups-policy"}, spec.PodGroupsEBPF: {"controller-groups-policy"},
 	}[r.PodGroups] {
 		more, err := read(name)
 		if err != nil {
@@ -184,6 +184,8 @@ func (m manifests) bases(want daemon.Lab) (out []string) {
 		out = append(out, "deploy/overlays/no-cloud")
 	case m.product && want.PodGroups == spec.PodGroupsOwn:
 		out = append(out, "deploy/overlays/lab-security-groups")
+	case m.product && want.PodGroups == spec.PodGroupsManaged:
+		out = append(out, "deploy/overlays/lab-managed-groups", "lab/manifests/eks")
 	case m.product && want.PodGroups == spec.PodGroupsEBPF:
 		out = append(out, "deploy/overlays/lab-node-groups")
 	case m.product && want.PodGroups == spec.PodGroupsAuto:

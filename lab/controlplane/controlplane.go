@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/trunkline/trunkline/lab/apiproxy"
@@ -100,12 +101,12 @@ func (cp *ControlPlane) writeAdmin() error {
 	if err := writeSecret(cp.Kubeconfig(), conf); err != nil {
 		return fmt.Errorf("write admin kubeconfig: %w", err)
 	}
-	rest, err := clientcmd.RESTConfigFromKubeConfig(conf)
+	access, err := clientcmd.RESTConfigFromKubeConfig(conf)
 	if err != nil {
 		return fmt.Errorf("read admin kubeconfig: %w", err)
 	}
-	rest.QPS, rest.Burst, rest.UserAgent = 100, 200, "trunkline-lab"
-	cp.client, err = kubernetes.NewForConfig(rest)
+	access.QPS, access.Burst, access.UserAgent = 100, 200, "trunkline-lab"
+	cp.client, err = kubernetes.NewForConfig(access)
 	return err
 }
 
@@ -170,6 +171,19 @@ func (cp *ControlPlane) Credentials() *Credentials { return cp.credentials }
 
 // Client returns a client with administrator rights.
 func (cp *ControlPlane) Client() *kubernetes.Clientset { return cp.client }
+
+// Access returns that of a user to the API server from the machine. It is at the address that
+// instances use, which is the proxy's if there is one.
+func (cp *ControlPlane) Access(user string, groups ...string) (*rest.Config, error) {
+	pair, err := cp.credentials.CA.Client(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host: cp.Server(), Dial: cp.config.dial,
+		TLSClientConfig: rest.TLSClientConfig{CAData: cp.credentials.CA.CertPEM(), CertData: pair.Cert, KeyData: pair.Key},
+	}, nil
+}
 
 // JWKS returns the JSON Web Key Set of the service-account token issuer, as the API server
 // publishes it for federation.

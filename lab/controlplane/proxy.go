@@ -58,15 +58,18 @@ func (cp *ControlPlane) startProxy() error {
 	cp.proxy = apiproxy.Start(apiproxy.Config{
 		Listener: listener, Certificate: server, Clients: authority, FrontProxy: front,
 		Server: c.direct().String(), Roots: authority, Log: cp.log,
-		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = netns.DoAt(c.NetNS, func() error {
-				conn, err = (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
-				return err
-			})
-			return conn, err
-		},
+		Dial: c.dial,
 	})
 	return nil
+}
+
+// dial connects from the control plane's namespace.
+func (c Config) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	err = netns.DoAt(c.NetNS, func() error {
+		conn, err = (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
 }
 
 // Proxy returns the proxy before the API server; nil if the lab has none.

@@ -133,6 +133,15 @@ func (c *Client) SetAPIFaults(ctx context.Context, f apiproxy.Faults) error {
 	return body.Close()
 }
 
+// RestartResourceController restarts the model of AWS's VPC resource controller, which then has no state.
+func (c *Client) RestartResourceController(ctx context.Context) error {
+	body, err := c.do(ctx, http.MethodPost, "/v1/resourcecontroller/restart", nil)
+	if err != nil {
+		return err
+	}
+	return body.Close()
+}
+
 // Stop shuts the lab down in order: nodes, control plane, world, daemon. It returns when
 // all but the daemon has ended. lab/sweep removes the state on disk.
 func (c *Client) Stop(ctx context.Context) error {

@@ -136,7 +136,10 @@ func (l *lab) deployed(ctx context.Context, want Lab) error {
 		return nil
 	}
 	return l.phases.run(PhaseDeploy, func(detail func(string)) error {
-		return deploy(ctx, want, l.cp.Kubeconfig(), l.options.StateDir, detail)
+		if err := deploy(ctx, want, l.cp.Kubeconfig(), l.options.StateDir, detail); err != nil {
+			return err
+		}
+		return l.convergeResourceController(want)
 	})
 }
 

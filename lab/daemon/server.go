@@ -68,6 +68,13 @@ func (s server) handler() http.Handler {
 		answer(w, http.StatusOK, proxy.Faults())
 	})
 	mux.HandleFunc("PUT /v1/apifaults", s.setAPIFaults)
+	mux.HandleFunc("POST /v1/resourcecontroller/restart", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.lab.restartResourceController(); err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w, http.StatusOK, struct{}{})
+	})
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
 		s.lab.close()
 		answer(w, http.StatusOK, struct{}{})

@@ -23,9 +23,11 @@ type lab struct {
 
 	mu      sync.Mutex // guards the fields below
 	applied *Lab
-	// world and cp are set once, by the holder of applying, which reads them without mu.
+	// world, cp and eks are set once, by the holder of applying, which reads them without mu.
 	world World
 	cp    *controlplane.ControlPlane
+	// eks is nil without security groups for pods by AWS's controller.
+	eks *resourceController
 }
 
 func newLab(o Options, log *slog.Logger) *lab {
@@ -40,6 +42,9 @@ func (l *lab) close() {
 	}
 	if err := l.machines.stop(context.Background()); err != nil {
 		l.log.Error("stop nodes", "err", err)
+	}
+	if l.eks != nil {
+		l.eks.stop()
 	}
 	if l.cp != nil {
 		l.cp.Stop()

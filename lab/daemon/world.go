@@ -32,6 +32,8 @@ type World interface {
 	AdminEndpoint() string
 	// Operator returns the key of the account's operator.
 	Operator() iam.Credentials
+	// EKS returns the key of Amazon EKS in the account.
+	EKS() iam.Credentials
 	// Authority is the CA of EC2 and STS inside the VPC.
 	Authority() *ca.Authority
 	Close() error
@@ -91,7 +93,7 @@ func describe(s *cloud.State, name string, lab Lab) (node.Instance, error) {
 		return node.Instance{}, err
 	}
 	maxPods, machineName := i.Limits.MaxPods(), ""
-	if lab.PodGroups == spec.PodGroupsOwn || lab.PodGroups == spec.PodGroupsAuto {
+	if spec.HasTrunks(lab.PodGroups) {
 		maxPods = i.Limits.WithTrunk().MaxPods()
 	}
 	if lab.NoCloud {

@@ -46,7 +46,7 @@ type members struct {
 // instance types.
 func resolveMembers(p *problems, s Spec, n *network, g *groups, own map[string]vpc.Limits) *members {
 	m := &members{
-		problems: p, lab: s.Name, noCloud: s.Cloud == CloudNone, podGroups: s.SecurityGroupsForPods == PodGroupsOwn || s.SecurityGroupsForPods == PodGroupsAuto, roles: s.Roles, network: n, groups: g,
+		problems: p, lab: s.Name, noCloud: s.Cloud == CloudNone, podGroups: HasTrunks(s.SecurityGroupsForPods), roles: s.Roles, network: n, groups: g,
 		types: builtinTypes(), own: own,
 	}
 	maps.Copy(m.types, own)

@@ -17,12 +17,14 @@ func TestSecurityGroupsForPodsNeedAnAccountThatMayUseTrunks(t *testing.T) {
 	}{
 		{"", "", ""},
 		{"{securityGroupsForPods: own, quotas: {trunkCalls: true}}", PodGroupsOwn, ""},
+		{"{securityGroupsForPods: managed}", PodGroupsManaged, ""},
+		{"{securityGroupsForPods: managed, cloud: none, nodes: [{name: a}]}", "", "only a lab with a cloud"},
 		{"{securityGroupsForPods: ebpf}", PodGroupsEBPF, ""},
 		{"{securityGroupsForPods: ebpf, cloud: none, nodes: [{name: a}]}", "", "only a lab with a cloud"},
 		{"{securityGroupsForPods: own}", "", "quotas.trunkCalls: true"},
 		{"{securityGroupsForPods: auto}", PodGroupsAuto, ""},
 		{"{securityGroupsForPods: auto, quotas: {trunkCalls: true}}", PodGroupsAuto, ""},
-		{"{securityGroupsForPods: theirs, quotas: {trunkCalls: true}}", "", "must be own, ebpf or auto, or absent"},
+		{"{securityGroupsForPods: theirs, quotas: {trunkCalls: true}}", "", "must be own, managed, ebpf or auto, or absent"},
 		{"{securityGroupsForPods: own, cloud: none, quotas: {trunkCalls: true}, nodes: [{name: a}]}", "", "only a lab with a cloud"},
 	} {
 		s, err := Parse([]byte(c.lab))
@@ -55,7 +57,7 @@ func TestTheExamplesPoliciesNameGroupsOfItsLabsAndOfTheDefaultOne(t *testing.T) 
 		t.Fatal(err)
 	}
 	labs := map[string]Spec{"": Default()}
-	for _, file := range []string{"lab.yaml", "without-trunks.yaml", "mixed.yaml"} {
+	for _, file := range []string{"lab.yaml", "managed.yaml", "without-trunks.yaml", "mixed.yaml"} {
 		if labs[file], err = Load("../../examples/security-groups/" + file); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +67,8 @@ func TestTheExamplesPoliciesNameGroupsOfItsLabsAndOfTheDefaultOne(t *testing.T) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := map[string]string{"without-trunks.yaml": PodGroupsEBPF, "mixed.yaml": PodGroupsAuto}[file]; r.PodGroups != cmp.Or(want, PodGroupsOwn) {
+		want := map[string]string{"managed.yaml": PodGroupsManaged, "without-trunks.yaml": PodGroupsEBPF, "mixed.yaml": PodGroupsAuto}[file]
+		if r.PodGroups != cmp.Or(want, PodGroupsOwn) {
 			t.Errorf("%q has security groups for pods by %q", file, r.PodGroups)
 		}
 		account, err := cloud.New(r.Cloud, cloud.Options{})

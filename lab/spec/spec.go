@@ -31,9 +31,9 @@ type Spec struct {
 	Seed uint64 `json:"seed,omitempty"`
 
 	// SecurityGroupsForPods is how pods get the security groups of SecurityGroupPolicies: own
-	// (Trunkline's controller makes branches, which needs quotas.trunkCalls), ebpf (nodes enforce
-	// them) or auto (either, by each node's instance type, and by quotas.trunkCalls). Empty: no pod gets
-	// groups of its own.
+	// (Trunkline's controller makes branches, which needs quotas.trunkCalls), managed (a model of AWS's
+	// VPC resource controller makes them, as on EKS), ebpf (nodes enforce them) or auto (own or ebpf, by
+	// each node's instance type, and by quotas.trunkCalls). Empty: no pod gets groups of its own.
 	SecurityGroupsForPods string `json:"securityGroupsForPods,omitempty"`
 
 	Kubernetes     Kubernetes      `json:"kubernetes,omitempty"`
@@ -217,7 +217,7 @@ type Quotas struct {
 	Interfaces         int `json:"interfaces,omitempty"`
 	// TrunkCalls: AWS allows the account AssociateTrunkInterface, DisassociateTrunkInterface
 	// and DescribeTrunkInterfaceAssociations, which it refuses to ordinary accounts with
-	// OperationNotPermitted.
+	// OperationNotPermitted. AWS's own services make them on all accounts.
 	TrunkCalls bool `json:"trunkCalls,omitempty"`
 }
 

@@ -61,6 +61,14 @@ func (f failures) restart(t testing.TB, workloads ...string) {
 	}
 }
 
+// restartAWSs restarts the model of AWS's VPC resource controller.
+func (f failures) restartAWSs(t testing.TB) {
+	t.Helper()
+	if err := daemon.NewClient(daemon.StateDir(f.name)).RestartResourceController(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // ready waits until workloads run as they are configured.
 func (f failures) ready(t testing.TB, workloads ...string) {
 	t.Helper()

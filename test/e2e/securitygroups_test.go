@@ -20,6 +20,21 @@ func TestSecurityGroupsForPods(t *testing.T) {
 	t.Cleanup(func() { l.down(t, before) })
 	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/lab.yaml")
 	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
+	requested(t, l)
+	g := &groups{nodes: l.nodes(t), says: "the pod has exactly the groups %s"}
+	g.run(t, l, []step{
+		{"selected pods get branches with exactly their groups", g.branches},
+		{"the VPC admits clients only", g.judged},
+		{"groups of running pods are edited", g.edited},
+		{"a policy is created after its pod", g.created},
+		{"the labels of a running pod are changed", g.labelled},
+		{"branches of ended pods are deleted", g.ended},
+	})
+}
+
+// requested waits until pods of the policies are admitted with a request.
+func requested(t *testing.T, l lab) {
+	t.Helper()
 	eventually(t, 2*time.Minute, "pods that a policy selects are admitted with a request", func(t testing.TB) error {
 		for _, role := range []string{"client", "database"} {
 			r := l.try(t.Context(), "kubectl", "-n", "shop", "run", "asked", "--image", workloadImage, "--labels", "role="+role, "--dry-run=server", "-o", "json")
@@ -29,11 +44,22 @@ func TestSecurityGroupsForPods(t *testing.T) {
 		}
 		return nil
 	})
-	g := &groups{nodes: l.nodes(t)}
+}
+
+// TestSecurityGroupsByAWSsController has AWS's VPC resource controller, a model of it, make the branches,
+// on an account that may not use trunks. It does not apply the edit of a policy to running pods.
+func TestSecurityGroupsByAWSsController(t *testing.T) {
+	l := lab{name: uniqueName("sgm"), bin: binaries(t)}
+	before := machine(t)
+	t.Cleanup(func() { l.down(t, before) })
+	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/managed.yaml")
+	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
+	requested(t, l)
+	g := &groups{nodes: l.nodes(t), says: "%s"}
 	g.run(t, l, []step{
 		{"selected pods get branches with exactly their groups", g.branches},
+		{"the branches are those of AWS's controller", g.ofAWS},
 		{"the VPC admits clients only", g.judged},
-		{"groups of running pods are edited", g.edited},
 		{"a policy is created after its pod", g.created},
 		{"the labels of a running pod are changed", g.labelled},
 		{"the cases of the connectivity test", g.connectivity},
@@ -72,6 +98,7 @@ const (
 type groups struct {
 	nodes    []node
 	onNodes  bool   // the nodes enforce the groups
+	says     string // what explain says of a pod with groups
 	database string // its address
 }
 
@@ -108,7 +135,7 @@ func (g *groups) start(t *testing.T, l lab) {
 func (g *groups) branches(t *testing.T, l lab) {
 	g.start(t, l)
 	for name, want := range map[string]string{"database": groupDatabase, "client-a": groupClients, "client-b": groupClients} {
-		if out := g.explain(t, l, name); !strings.Contains(out, "the pod has exactly the groups "+want) {
+		if out := g.explain(t, l, name); !strings.Contains(out, fmt.Sprintf(g.says, want)) {
 			t.Errorf("explain pod %s:\n%s", name, out)
 		}
 	}
@@ -125,6 +152,33 @@ func (g *groups) branches(t *testing.T, l lab) {
 	}
 	if found != 3 {
 		t.Errorf("EC2 has %d branches with the groups of the policies, want 3", found)
+	}
+}
+
+// ofAWS checks trunks and branches as AWS's controller makes them, and its events.
+func (g *groups) ofAWS(t *testing.T, l lab) {
+	trunks := 0
+	for _, eni := range l.account(t).interfaces(t) {
+		tags := map[string]string{}
+		for _, tag := range eni.TagSet {
+			tags[*tag.Key] = *tag.Value
+		}
+		if eni.InterfaceType == "trunk" {
+			trunks++
+		}
+		if kind := string(eni.InterfaceType); (kind == "trunk" || kind == "branch") &&
+			(*eni.Description != "aws-k8s-"+kind+"-eni" || tags["eks:eni:owner"] != "eks-vpc-resource-controller" || tags["trunkline.dev/managed-by"] != "") {
+			t.Errorf("%s %s: %s, %v", kind, *eni.NetworkInterfaceId, *eni.Description, tags)
+		}
+	}
+	if trunks != len(g.nodes) {
+		t.Errorf("%d trunks of %d nodes", trunks, len(g.nodes))
+	}
+	events := l.kubectl(t, "-n", "shop", "get", "events", "--field-selector", "involvedObject.name=database", "-o", `jsonpath={range .items[*]}{.source.component} {.reason}{"\n"}{end}`)
+	for _, reason := range []string{"SecurityGroupRequested", "ResourceAllocated"} {
+		if !strings.Contains(events, "vpc-resource-controller "+reason) {
+			t.Errorf("events of the database lack %s:\n%s", reason, events)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/trunkline/trunkline/lab/apiproxy"
 	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/sim/resourcecontroller"
 )
 
 // unprotectedCase is a fault under which pods are created.
@@ -23,6 +24,7 @@ type unprotectedCase struct {
 	heal   func(*testing.T, *unprotected) // beside removing the faults
 	never  bool                           // the guarded pods of the case never start, in modes with branches
 	runs   bool                           // the guarded pods start under the fault
+	gives  string                         // the mode in which they need not, because AWS's controller gives up
 	stops  bool                           // the guarded pods do not start under the fault
 	slow   bool                           // a sample has at most one such case
 	long   bool                           // only in full
@@ -44,6 +46,7 @@ func coldAndWarm() (all []unprotectedCase) {
 	for _, daemon := range []string{"admission", "controller", "agent"} {
 		expired = append(expired, apiproxy.Fault{Path: "/", User: userOf(daemon), Watch: true, Do: apiproxy.Expire})
 	}
+	expired = append(expired, apiproxy.Fault{Path: "/", User: resourcecontroller.User, Watch: true, Do: apiproxy.Expire})
 	for _, d := range []struct {
 		name  string
 		fault []apiproxy.Fault
@@ -73,7 +76,7 @@ func unprotectedCases() []unprotectedCase {
 		},
 		unprotectedCase{
 			name:   "all daemons restarted",
-			during: func(t *testing.T, u *unprotected) { u.restart(t, u.daemons()...) },
+			during: func(t *testing.T, u *unprotected) { u.restartAll(t) },
 		},
 		unprotectedCase{
 			name: "no daemon keeps its lease",
@@ -106,10 +109,10 @@ func ec2Cases() []unprotectedCase {
 		return c
 	}
 	return []unprotectedCase{
-		under(unprotectedCase{name: "EC2 throttled tenfold", slow: true, runs: true}, faults.Plan{Throttle: map[string]faults.Bucket{"*": {Size: 2, Rate: 0.5}}}),
+		under(unprotectedCase{name: "EC2 throttled tenfold", slow: true, runs: true, gives: managed}, faults.Plan{Throttle: map[string]faults.Bucket{"*": {Size: 2, Rate: 0.5}}}),
 		under(unprotectedCase{name: "EC2's replies lost", slow: true, runs: true}, faults.Plan{Calls: []faults.Call{{Action: "*", Do: faults.LoseReply, Probability: 0.3, Count: -1}}}),
 		under(unprotectedCase{name: "the association hanging", stops: true, not: map[string]string{ebpf: "pods have no branches"}}, hang("AssociateTrunkInterface")),
-		under(unprotectedCase{name: "EC2's rules hanging", stops: true, not: map[string]string{own: "EC2 enforces the rules"}}, hang("DescribeSecurityGroupRules")),
+		under(unprotectedCase{name: "EC2's rules hanging", stops: true, not: map[string]string{own: "EC2 enforces the rules", managed: "EC2 enforces the rules"}}, hang("DescribeSecurityGroupRules")),
 	}
 }
 

@@ -91,7 +91,11 @@ func definitionAgain(t *testing.T, u *unprotected) {
 	if full() {
 		pause(t, 45*time.Second) // watches pause longest then
 	}
-	u.kubectl(t, "apply", "-k", "deploy/components/securitygrouppolicy")
+	definitions := "deploy/components/securitygrouppolicy"
+	if u.mode == managed {
+		definitions = "lab/manifests/eks" // AWS's
+	}
+	u.kubectl(t, "apply", "-k", definitions)
 	u.kubectl(t, "wait", "--for=condition=Established", definition, "--timeout=60s")
 	u.apply(t, u.policies())
 	for i := 2; i < 4; i++ {

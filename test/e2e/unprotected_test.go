@@ -27,7 +27,7 @@ import (
 const guardedNamespace, observerNamespace = "guarded", "observer"
 
 // Modes of security-groups-for-pods.
-const own, ebpf = "own", "ebpf"
+const own, managed, ebpf = "own", "managed", "ebpf"
 
 // The workload of admission, in the namespace kube-system.
 const admissions = "deployment/trunkline-admission"
@@ -49,6 +49,7 @@ type unprotected struct {
 	observer string // its address
 	number   int    // of the case, part of the names of pods
 	pods     int    // guarded pods so far
+	refused  int    // of them, with branches of other groups
 	allowed  map[string]workload.Observed
 	report   strings.Builder
 }
@@ -62,7 +63,7 @@ const lateMatch = 2 * time.Second
 // of one mode.
 func TestNeverUnprotected(t *testing.T) {
 	seed, rng := seeded(t)
-	modes := []string{own, ebpf}
+	modes := []string{own, managed, ebpf}
 	if !full() {
 		modes = modes[rng.IntN(len(modes)):][:1]
 	}
@@ -104,7 +105,11 @@ func labOf(t testing.TB, mode string) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "lab.yaml")
-	if err := os.WriteFile(path, bytes.ReplaceAll(text, []byte("MODE"), []byte(mode)), 0o644); err != nil {
+	text = bytes.ReplaceAll(text, []byte("MODE"), []byte(mode))
+	if mode == managed { // an ordinary account
+		text = bytes.ReplaceAll(text, []byte("trunkCalls: true"), []byte("trunkCalls: false"))
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -309,7 +314,7 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 		c.inject(t, u)
 	}
 	if c.cold {
-		u.restart(t, u.daemons()...)
+		u.restartAll(t)
 	}
 	refused := ""
 	if c.create != nil {
@@ -321,7 +326,7 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 		c.during(t, u)
 	}
 	u.arrived(t, 2*time.Minute, "pods that no policy selects start under the fault", u.names(false, each))
-	if c.runs {
+	if c.runs && c.gives != u.mode {
 		u.arrived(t, 2*time.Minute, "guarded pods start under the fault", u.names(true, each))
 	}
 	pause(t, hold)
@@ -374,6 +379,9 @@ func (u *unprotected) started(t *testing.T, c unprotectedCase, each int) {
 	if c.never && u.mode != ebpf {
 		return
 	}
+	if u.mode == managed {
+		u.deleteRefused(t)
+	}
 	if c.create == nil {
 		eventually(t, time.Minute, "refused pods are created after the fault", func(t testing.TB) error {
 			if refused := u.create(t, each, ""); refused != "" {
@@ -386,6 +394,27 @@ func (u *unprotected) started(t *testing.T, c unprotectedCase, each int) {
 	names := slices.DeleteFunc(u.names(true, min(each, 4)), func(name string) bool { return !slices.Contains(exist, name) })
 	u.arrived(t, 4*time.Minute, "guarded pods run after the fault", names)
 	pause(t, time.Second)
+}
+
+// restartAll restarts all daemons, and AWS's controller where it makes branches.
+func (u *unprotected) restartAll(t testing.TB) {
+	u.restart(t, u.daemons()...)
+	if u.mode == managed {
+		u.restartAWSs(t)
+	}
+}
+
+// deleteRefused deletes the pods that their nodes refuse because AWS's controller has given their
+// branches other groups, as the event of such a pod asks for.
+func (u *unprotected) deleteRefused(t testing.TB) {
+	t.Helper()
+	of := strings.Fields(u.kubectl(t, "-n", guardedNamespace, "get", "events", "--field-selector", "reason=PodENIRefused", "-o", "jsonpath={.items[*].involvedObject.name}"))
+	for _, name := range u.guarded(t) {
+		if slices.Contains(of, name) {
+			u.kubectl(t, "-n", guardedNamespace, "delete", "pod", name, "--force", "--grace-period=0")
+			u.refused++
+		}
+	}
 }
 
 // pause waits while the observer counts.
@@ -454,6 +483,9 @@ func chosen(mode string, all []unprotectedCase, rng *rand.Rand, report *strings.
 
 // write writes the report of the suite, if it ran in full.
 func (u *unprotected) write(t *testing.T, cases int, seed uint64) {
+	if u.mode == managed {
+		fmt.Fprintf(&u.report, "AWS's controller gave the groups of the node to %d pods that policies select, and their nodes refused them\n", u.refused)
+	}
 	t.Logf("%d cases, seed %d, %d guarded pods\n%s", cases, seed, u.pods, u.report.String())
 	if !full() || t.Failed() {
 		return
