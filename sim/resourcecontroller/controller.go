@@ -174,10 +174,12 @@ func (c *Controller) Run(ctx context.Context) {
 	defer broadcaster.Shutdown()
 	c.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "vpc-resource-controller"})
 	c.core.StartWithContext(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { c.cniNodes.RunWithContext(ctx) })
-	defer running.Wait()
 	defer c.core.Shutdown()
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer c.nodeQueue.ShutDown()
+	defer c.jobs.ShutDown()
+	running.Go(func() { c.cniNodes.RunWithContext(ctx) })
 	c.core.WaitForCacheSync(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), c.cniNodes.HasSynced) {
 		return
@@ -192,8 +194,6 @@ func (c *Controller) Run(ctx context.Context) {
 		running.Go(func() { work(ctx, c.jobs, c.do) })
 	}
 	<-ctx.Done()
-	c.nodeQueue.ShutDown()
-	c.jobs.ShutDown()
 }
 
 // work does what is in a queue until it is shut down.

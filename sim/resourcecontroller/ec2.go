@@ -242,6 +242,22 @@ func (c calls) branchesOf(ctx context.Context, i instance) (map[string]int, erro
 	return found, nil
 }
 
+// associations are those of all branches, by their ids.
+func (c calls) associations(ctx context.Context) (map[string]string, error) {
+	found := map[string]string{}
+	pages := ec2.NewDescribeTrunkInterfaceAssociationsPaginator(c.service, &ec2.DescribeTrunkInterfaceAssociationsInput{})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("describe associations: %w", err)
+		}
+		for _, a := range page.InterfaceAssociations {
+			found[aws.ToString(a.BranchInterfaceId)] = aws.ToString(a.AssociationId)
+		}
+	}
+	return found, nil
+}
+
 // code is the code of an error of EC2; empty for another error.
 func code(err error) string {
 	var e smithy.APIError

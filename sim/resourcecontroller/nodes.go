@@ -157,8 +157,8 @@ func (c *Controller) advertise(ctx context.Context, node string, branches int) e
 }
 
 // rebuild finds the branches of a trunk after a restart: those in pods' annotations are theirs, and
-// others cool down. Their associations are not known, because no describe shows them: a deletion of one
-// that is still associated fails, and its VLAN is never used again, as by AWS's.
+// others cool down. AWS's deletes those without a disassociation, of which it does not know the id; the
+// embedded EC2 refuses that, so the model reads it.
 func (c *Controller) rebuild(ctx context.Context, node string, t *trunk) error {
 	found, err := c.ec2.branchesOf(ctx, t.instance)
 	if err != nil {
@@ -187,8 +187,14 @@ func (c *Controller) rebuild(ctx context.Context, node string, t *trunk) error {
 			}
 		}
 	}
+	of := map[string]string{}
+	if len(found) > 0 {
+		if of, err = c.ec2.associations(ctx); err != nil {
+			return err
+		}
+	}
 	for id, vlan := range found {
-		t.orphan(&branch{details: details{ID: id, VLAN: vlan}})
+		t.orphan(&branch{details: details{ID: id, VLAN: vlan, Association: of[id]}})
 	}
 	if err := errors.Join(errs...); err != nil {
 		c.options.Log.Warn("annotations of the VPC resource controller cannot be read", "node", node, "err", err)
