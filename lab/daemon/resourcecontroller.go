@@ -14,8 +14,8 @@ import (
 	"github.com/trunkline/trunkline/sim/resourcecontroller"
 )
 
-// podResync is when the model looks again at a pod that it has given up. AWS's does so after half an
-// hour, or when the pod changes, which would be all that a user of a lab waits for.
+// podResync is when the model retries a pod that it has given up. AWS's does so after half an hour, or
+// when the pod changes: too long for a user of a lab.
 const podResync = 20 * time.Second
 
 // resourceController runs the model of AWS's VPC resource controller. On EKS that runs in AWS's
@@ -29,7 +29,7 @@ type resourceController struct {
 	closed bool
 }
 
-// stop stops the model for good.
+// stop stops the model permanently.
 func (r *resourceController) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -56,7 +56,7 @@ type Principal struct {
 	Account string
 	// Instance is the instance that the credentials were issued to; zero for others.
 	Instance Instance
-	// Service is the AWS service whose key it is, such as eks.amazonaws.com; empty for the account's
+	// Service is the AWS service that has the key, such as eks.amazonaws.com; empty for the account's
 	// own users and roles. AWS reserves some calls for its services.
 	Service string
 	// Tags are those of its role, replaced and joined by those of its session.

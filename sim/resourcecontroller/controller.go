@@ -52,9 +52,9 @@ const (
 	podWorkers        = 30
 	nodeWorkers       = 10
 	podRetries        = 5
-	deleteEvery       = 30 * time.Second // between two looks at a node's queue of deletions
+	deleteEvery       = 30 * time.Second // between two passes over a node's queue of deletions
 	nodeDeleteAfter   = time.Minute      // until the branches of a deleted node are deleted
-	nodeNotReady      = time.Second      // until a pod of a node without a trunk is looked at again
+	nodeNotReady      = time.Second      // until a pod of a node without a trunk is retried
 	maxVLAN           = 120
 )
 
@@ -62,7 +62,7 @@ const (
 const (
 	// DefaultCoolDown is the shortest that AWS's accepts; its default is 60 s.
 	DefaultCoolDown = 30 * time.Second
-	// DefaultResync is when a pod that was given up after its retries is looked at again.
+	// DefaultResync is when a pod that was given up after its retries is retried.
 	DefaultResync = 30 * time.Minute
 )
 
@@ -81,7 +81,7 @@ type Options struct {
 	// Serves reports whether the controller is that of a node; nil is all.
 	Serves func(node string) bool
 	// CoolDown is how long a branch is kept after its pod; 0 is DefaultCoolDown. Resync is how often
-	// all pods are looked at; 0 is DefaultResync.
+	// all pods are processed again; 0 is DefaultResync.
 	CoolDown, Resync time.Duration
 	Log              *slog.Logger
 }

@@ -74,7 +74,8 @@ func asksForTrunk(cniNode *unstructured.Unstructured) bool {
 	})
 }
 
-// unfinalize lets a deleted CNINode go. It is created again if its node exists.
+// unfinalize removes the finalizer of a CNINode that is being deleted. The object is created again if
+// its node exists.
 func (c *Controller) unfinalize(ctx context.Context, object *unstructured.Unstructured) error {
 	kept := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })
 	if len(kept) == len(object.GetFinalizers()) {

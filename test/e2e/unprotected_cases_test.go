@@ -76,7 +76,7 @@ func unprotectedCases() []unprotectedCase {
 		},
 		unprotectedCase{
 			name:   "all daemons restarted",
-			during: func(t *testing.T, u *unprotected) { u.restartAll(t) },
+			during: func(t *testing.T, u *unprotected) { restartAll(t, u) },
 		},
 		unprotectedCase{
 			name: "no daemon keeps its lease",

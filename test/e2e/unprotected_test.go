@@ -314,7 +314,7 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 		c.inject(t, u)
 	}
 	if c.cold {
-		u.restartAll(t)
+		restartAll(t, u)
 	}
 	refused := ""
 	if c.create != nil {
@@ -380,7 +380,7 @@ func (u *unprotected) started(t *testing.T, c unprotectedCase, each int) {
 		return
 	}
 	if u.mode == managed {
-		u.deleteRefused(t)
+		deleteRefused(t, u)
 	}
 	if c.create == nil {
 		eventually(t, time.Minute, "refused pods are created after the fault", func(t testing.TB) error {
@@ -397,7 +397,7 @@ func (u *unprotected) started(t *testing.T, c unprotectedCase, each int) {
 }
 
 // restartAll restarts all daemons, and AWS's controller where it makes branches.
-func (u *unprotected) restartAll(t testing.TB) {
+func restartAll(t testing.TB, u *unprotected) {
 	u.restart(t, u.daemons()...)
 	if u.mode == managed {
 		u.restartAWSs(t)
@@ -406,7 +406,7 @@ func (u *unprotected) restartAll(t testing.TB) {
 
 // deleteRefused deletes the pods that their nodes refuse because AWS's controller has given their
 // branches other groups, as the event of such a pod asks for.
-func (u *unprotected) deleteRefused(t testing.TB) {
+func deleteRefused(t testing.TB, u *unprotected) {
 	t.Helper()
 	of := strings.Fields(u.kubectl(t, "-n", guardedNamespace, "get", "events", "--field-selector", "reason=PodENIRefused", "-o", "jsonpath={.items[*].involvedObject.name}"))
 	for _, name := range u.guarded(t) {
