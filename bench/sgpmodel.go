@@ -28,12 +28,11 @@ func startModel(c *realCluster, a *account, nodes []string) *model {
 	serves := map[string]bool{}
 	for _, name := range nodes {
 		serves[name] = true
-		c.kubectl("", "label", "node", name, vpc.LabelTrunkAttached+"=false")
 	}
 	limits := a.cloud.State().InstanceNamed(instanceName(0)).Limits
 	controller, err := resourcecontroller.New(resourcecontroller.Options{
 		API: access, User: a.eks, Cluster: sgpCluster, Account: a.cloud.State().Account,
-		Limits: func(string) vpc.Limits { return limits }, Serves: func(node string) bool { return serves[node] },
+		Limits: func(string) vpc.Limits { return limits }, Serves: func(node string) bool { return serves[node] }, Unasked: true,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -41,8 +40,10 @@ func startModel(c *realCluster, a *account, nodes []string) *model {
 	}
 	c.background("model of AWS's controller", func() error { controller.Run(c.ctx); return nil })
 	c.until("trunks of AWS's controller", func() bool {
-		all, err := c.Client().CoreV1().Nodes().List(c.ctx, metav1.ListOptions{LabelSelector: vpc.LabelTrunkAttached})
-		return err == nil && !slices.ContainsFunc(all.Items, func(n corev1.Node) bool { return n.Status.Capacity.Name(vpc.ResourcePodENI, "").IsZero() })
+		all, err := c.Client().CoreV1().Nodes().List(c.ctx, metav1.ListOptions{})
+		return err == nil && !slices.ContainsFunc(all.Items, func(n corev1.Node) bool {
+			return serves[n.Name] && n.Status.Capacity.Name(vpc.ResourcePodENI, "").IsZero()
+		})
 	})
 	return &model{a}
 }

@@ -80,6 +80,9 @@ type Options struct {
 	Limits func(instanceType string) vpc.Limits
 	// Serves reports whether the controller is that of a node; nil is all.
 	Serves func(node string) bool
+	// Unasked: nodes get trunks without the feature of their CNINode or the label, by which Trunkline's
+	// controller would serve them too, in a benchmark that runs both.
+	Unasked bool
 	// CoolDown is how long a branch is kept after its pod; 0 is DefaultCoolDown. Resync is how often
 	// all pods are processed again; 0 is DefaultResync.
 	CoolDown, Resync time.Duration

@@ -59,7 +59,7 @@ func (c *Controller) reconcileNode(ctx context.Context, name string) error {
 	if object == nil {
 		return c.createCNINode(ctx, node)
 	}
-	if _, labelled := node.Labels[vpc.LabelTrunkAttached]; c.trunkOf(name) != nil || !labelled && !asksForTrunk(object) {
+	if _, labelled := node.Labels[vpc.LabelTrunkAttached]; c.trunkOf(name) != nil || !c.options.Unasked && !labelled && !asksForTrunk(object) {
 		return nil
 	}
 	return c.initTrunk(ctx, node)
