@@ -25,8 +25,11 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
+// chosen is a node of which the mode is chosen.
+type chosen struct{ *branched }
+
 // decide writes the record of Trunkline's controller: the mode of the node and the branches of pods.
-func (b *branched) decide(mode groupmode.Mode, branches map[string]podeni.Entry) {
+func (b chosen) decide(mode groupmode.Mode, branches map[string]podeni.Entry) {
 	l := &vpcresources.BranchLedger{
 		InstanceID: string(b.State().InstanceNamed("node1").ID),
 		Mode:       &vpcresources.ModeRecord{Mode: vpcresources.GroupMode(mode), Reason: "Test", Message: "the test has chosen " + mode.String()},
@@ -53,7 +56,7 @@ func (b *branched) decide(mode groupmode.Mode, branches map[string]podeni.Entry)
 
 // publish puts a group as the controller reads it from EC2: it admits port 80 from the members of another, and
 // allows everything out.
-func (b *branched) publish(name, from string) {
+func (b chosen) publish(name, from string) {
 	spec := trunkline.SecurityGroupSpec{
 		VPCID: string(b.State().VPC.ID), GroupName: name,
 		Rules: []trunkline.SecurityGroupRule{{ID: "sgr-0a", Direction: trunkline.RuleEgress, Protocol: -1, FromPort: -1, ToPort: -1, Prefixes: []string{"0.0.0.0/0"}}},
@@ -67,7 +70,7 @@ func (b *branched) publish(name, from string) {
 }
 
 // requested wires a pod that requests a branch, and serves its ports.
-func (b *branched) requested(name, app string) *node.Pod {
+func (b chosen) requested(name, app string) *node.Pod {
 	b.t.Helper()
 	b.request(name, app)
 	pod := b.NewPod(name)
@@ -85,7 +88,7 @@ func (b *branched) requested(name, app string) *node.Pod {
 // mode.
 func TestTheModeOfANodeChangesUnderRunningPods(t *testing.T) {
 	t.Parallel()
-	b := newBranched(t, endpoint.Strict)
+	b := chosen{newBranched(t, endpoint.Strict)}
 	b.groupPolicy("front", "front", "web")
 	b.groupPolicy("back", "back", "job")
 	b.publish("web", "web")
@@ -144,7 +147,7 @@ func TestTheModeOfANodeChangesUnderRunningPods(t *testing.T) {
 }
 
 // labels sets labels of the Node.
-func (b *branched) labels(set map[string]string) {
+func (b chosen) labels(set map[string]string) {
 	b.t.Helper()
 	var n corev1.Node
 	b.server.Get("/api/v1/nodes", "node1", &n)
@@ -155,7 +158,7 @@ func (b *branched) labels(set map[string]string) {
 	b.server.Put("/api/v1/nodes", &n)
 }
 
-func (b *branched) reportsMode(mode trunkline.GroupMode, reason groupmode.Reason) {
+func (b chosen) reportsMode(mode trunkline.GroupMode, reason groupmode.Reason) {
 	b.t.Helper()
 	b.Until("the agent reports the mode "+string(mode), func() error {
 		var report trunkline.NodeNetwork
@@ -171,7 +174,7 @@ func (b *branched) reportsMode(mode trunkline.GroupMode, reason groupmode.Reason
 // for a trunk. The label has the node enforce groups itself.
 func TestTheAgentDecidesWhereAWSsControllerOwnsTheCNINode(t *testing.T) {
 	t.Parallel()
-	b := newManaged(t)
+	b := chosen{newManaged(t)}
 	b.labels(map[string]string{corev1.LabelInstanceTypeStable: "m5.large"})
 	b.awsController()
 	b.groupPolicy("web", "web", "web")
@@ -212,7 +215,7 @@ func TestTheAgentDecidesWhereAWSsControllerOwnsTheCNINode(t *testing.T) {
 }
 
 // isBranch reports whether a pod has the address of a branch.
-func (b *branched) isBranch(p *node.Pod) bool {
+func (b chosen) isBranch(p *node.Pod) bool {
 	for _, i := range b.State().Interfaces {
 		if i.Type == vpc.TypeBranch && i.PrimaryIPv4() == p.Addr {
 			return true

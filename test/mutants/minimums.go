@@ -28,5 +28,5 @@ func minimums() map[string]minimum {
 // unmeasured lists the targets that have not been run in full since they were added, so that
 // there is no minimum to fall below. Each must be removed with its first section.
 func unmeasured() []string {
-	return []string{"internal/core/grouprules", "internal/core/podadmission", "internal/core/podeni", "internal/core/policy", "internal/core/securitygroup", "internal/core/trunk"}
+	return []string{"internal/core/groupmode", "internal/core/grouprules", "internal/core/podadmission", "internal/core/podeni", "internal/core/policy", "internal/core/securitygroup", "internal/core/trunk"}
 }

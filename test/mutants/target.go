@@ -25,6 +25,7 @@ func Targets() []Target {
 		{"internal/core/drift", nil},
 		{"internal/core/endpoint", []string{"internal/control/state"}},
 		{"internal/core/grouprules", nil},
+		{"internal/core/groupmode", nil},
 		{"internal/core/handover", []string{"internal/control/handover"}},
 		{"internal/core/hostnet", []string{"internal/control/network"}},
 		{"internal/core/ipam", []string{"internal/edge/ec2", "internal/control/pool"}},

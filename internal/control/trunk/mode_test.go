@@ -18,16 +18,16 @@ import (
 // choosing is a world in which the controller chooses the mode of each node.
 type choosing struct{ *world }
 
-// begin starts the controller again, beside a node of a type without a trunk, n2.
-func (w choosing) begin() {
+// startChoosing starts the controller again, beside a node of a type without a trunk, n2.
+func (w choosing) startChoosing() {
 	w.t.Helper()
 	w.stop()
 	w.node("n2", "node2")
-	w.again()
+	w.chooseAgain()
 }
 
-// again starts a controller that chooses the modes of the nodes that exist.
-func (w choosing) again() {
+// chooseAgain starts a controller that chooses the modes of the nodes that exist.
+func (w choosing) chooseAgain() {
 	w.choose, w.enforce = true, true
 	for _, name := range []string{"n1", "n2"} {
 		w.kubelet(name, 58)
@@ -64,8 +64,8 @@ func (w choosing) change(name string, f func(*corev1.Node)) {
 	w.Put(nodesAt, &n)
 }
 
-// label sets the label of a node that overrides its mode; empty removes it.
-func (w choosing) label(name, value string) {
+// setLabel sets the label of a node that overrides its mode; empty removes it.
+func (w choosing) setLabel(name, value string) {
 	w.change(name, func(n *corev1.Node) {
 		delete(n.Labels, groupmode.Label)
 		if value != "" {
@@ -101,7 +101,7 @@ func (w choosing) hasCapacity(name string, want int64) {
 func TestEachNodeHasTheModeThatItCanHave(t *testing.T) {
 	inWorld(t, nil, func(in *world) {
 		w := choosing{in}
-		w.begin()
+		w.startChoosing()
 		w.policy("web", "web", "web")
 		w.start("one", "web")
 		w.Put(podsAt, podOn("n2", "two", "web", "uid-two"))
@@ -139,7 +139,7 @@ func TestEachNodeHasTheModeThatItCanHave(t *testing.T) {
 func TestNodesOfAnOrdinaryAccountEnforceGroupsThemselves(t *testing.T) {
 	inWorld(t, nil, func(in *world) {
 		w := choosing{in}
-		w.begin()
+		w.startChoosing()
 		w.mode("n1", groupmode.EBPF, groupmode.Refused, 58)
 		if l := w.cniNode().Status.Trunkline; !strings.Contains(l.Mode.Message, "OperationNotPermitted") || len(l.Backoffs) != 0 {
 			t.Errorf("%+v, back-offs %v", l.Mode, l.Backoffs)
@@ -158,7 +158,7 @@ func TestNodesOfAnOrdinaryAccountEnforceGroupsThemselves(t *testing.T) {
 func TestANodeWithBranchesStaysOwnWhileEC2RefusesCalls(t *testing.T) {
 	inWorld(t, nil, func(in *world) {
 		w := choosing{in}
-		w.begin()
+		w.startChoosing()
 		w.policy("web", "web", "web")
 		w.start("one", "web")
 		w.elapse(10 * time.Second)
@@ -187,11 +187,11 @@ func TestANodeWithBranchesStaysOwnWhileEC2RefusesCalls(t *testing.T) {
 func TestTheLabelOfANodeOverridesItsMode(t *testing.T) {
 	inWorld(t, nil, func(in *world) {
 		w := choosing{in}
-		w.begin()
+		w.startChoosing()
 		w.policy("web", "web", "web")
 		w.start("one", "web")
 		w.elapse(10 * time.Second)
-		w.label("n1", "ebpf")
+		w.setLabel("n1", "ebpf")
 		w.mode("n1", groupmode.EBPF, groupmode.ByLabel, 58)
 		w.start("two", "web")
 		w.elapse(30 * time.Second)
@@ -205,11 +205,11 @@ func TestTheLabelOfANodeOverridesItsMode(t *testing.T) {
 		wired.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 		wired.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 		w.Put(podsAt, &wired)
-		w.label("n1", "trunk")
+		w.setLabel("n1", "trunk")
 		w.mode("n1", groupmode.EBPF, groupmode.InvalidLabel, 58)
-		w.label("n2", "own")
+		w.setLabel("n2", "own")
 		w.mode("n2", groupmode.EBPF, groupmode.InvalidLabel, 58)
-		w.label("n1", "")
+		w.setLabel("n1", "")
 		w.mode("n1", groupmode.Own, groupmode.Allowed, 38)
 		w.elapse(10 * time.Second)
 		w.carries("two", "web")
@@ -237,7 +237,7 @@ func TestNodesOfAWSsControllerAreLeftAlone(t *testing.T) {
 			w.Get(cniAt, name, &n)
 			owned[name] = n.ResourceVersion
 		}
-		w.again()
+		w.chooseAgain()
 		w.policy("web", "web", "web")
 		w.start("one", "web")
 		w.elapse(10 * time.Minute)
@@ -252,9 +252,9 @@ func TestNodesOfAWSsControllerAreLeftAlone(t *testing.T) {
 		if w.wire.count("CreateNetworkInterface") != 0 || w.branch("one") != nil {
 			t.Error("a branch was made")
 		}
-		w.label("n1", "ebpf")
+		w.setLabel("n1", "ebpf")
 		w.hasCapacity("n1", 58)
-		w.label("n1", "")
+		w.setLabel("n1", "")
 		w.hasCapacity("n1", -1)
 	}, withSmall)
 }
