@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestSecurityGroupsByNode has two nodes with the setting auto: one has a trunk, and the VPC enforces groups at
+// byNode has two nodes with the setting auto: one has a trunk, and the VPC enforces groups at
 // branches; the instance type of the other has none, and it enforces groups itself.
-func TestSecurityGroupsByNode(t *testing.T) {
+func byNode(t *testing.T) {
 	l := lab{name: uniqueName("sga"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })

@@ -28,6 +28,8 @@ func TestSecurityGroupsForPods(t *testing.T) {
 		{"groups of running pods are edited", g.edited},
 		{"a policy is created after its pod", g.created},
 		{"the labels of a running pod are changed", g.labelled},
+		{"the cases of the connectivity test", g.connectivity},
+		{"pods without a branch are evicted", g.evicted},
 		{"branches of ended pods are deleted", g.ended},
 	})
 }
@@ -46,9 +48,24 @@ func requested(t *testing.T, l lab) {
 	})
 }
 
-// TestSecurityGroupsByAWSsController has AWS's VPC resource controller, a model of it, make the branches,
+// TestSecurityGroupsOfOtherModes has labs with the other modes of security-groups-for-pods than own. A
+// sample has one of them.
+func TestSecurityGroupsOfOtherModes(t *testing.T) {
+	modes := []struct {
+		name string
+		run  func(*testing.T)
+	}{{"managed", byAWSsController}, {"ebpf", withoutTrunks}, {"auto", byNode}}
+	if _, rng := seeded(t); !full() {
+		modes = modes[rng.IntN(len(modes)):][:1]
+	}
+	for _, m := range modes {
+		t.Run(m.name, m.run)
+	}
+}
+
+// byAWSsController has AWS's VPC resource controller, a model of it, make the branches,
 // on an account that may not use trunks. It does not apply the edit of a policy to running pods.
-func TestSecurityGroupsByAWSsController(t *testing.T) {
+func byAWSsController(t *testing.T) {
 	l := lab{name: uniqueName("sgm"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
@@ -63,14 +80,13 @@ func TestSecurityGroupsByAWSsController(t *testing.T) {
 		{"a policy is created after its pod", g.created},
 		{"the labels of a running pod are changed", g.labelled},
 		{"the cases of the connectivity test", g.connectivity},
-		{"pods without a branch are evicted", g.evicted},
 		{"branches of ended pods are deleted", g.ended},
 	})
 }
 
-// TestSecurityGroupsWithoutTrunks has the nodes enforce the groups of pods, of an account that may not
+// withoutTrunks has the nodes enforce the groups of pods, of an account that may not
 // use trunks. Pods are created beside the policies that select them.
-func TestSecurityGroupsWithoutTrunks(t *testing.T) {
+func withoutTrunks(t *testing.T) {
 	l := lab{name: uniqueName("sge"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
