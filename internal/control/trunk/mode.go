@@ -130,7 +130,7 @@ func (n chooser) capacity(on *corev1.Node) (want int, known bool) {
 func (n chooser) ofPods(list []decided) []decided {
 	if n.own() {
 		for i := range list {
-			list[i].requests = list[i].requests && !(n.c.o.Choose && kube.WiredWithoutBranch(list[i].pod))
+			list[i].requests = list[i].requests && (!n.c.o.Choose || !kube.WiredWithoutBranch(list[i].pod))
 		}
 		return list
 	}

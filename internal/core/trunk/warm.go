@@ -21,24 +21,14 @@ func (p warmth) grow() {
 		switch {
 		case groups.Equal(p.c.Quarantine):
 			generic++
-			continue
-		case p.match(groups):
-		case p.regroup(groups):
-		case p.heldBack(r, groups):
-			continue
-		default:
-			p.createWarm(groups)
+		case p.match(groups) || p.regroup(groups) || p.makes(r, groups):
+			r.kept[groups.String()]++
 		}
-		r.kept[groups.String()]++
 	}
 	for range generic {
-		if !p.match(p.c.Quarantine) && !p.quarantineUsed() && !p.quarantineSpare() {
-			if p.heldBack(r, p.c.Quarantine) {
-				break
-			}
-			p.createWarm(p.c.Quarantine)
+		if p.match(p.c.Quarantine) || p.quarantineUsed() || p.quarantineSpare() || p.makes(r, p.c.Quarantine) {
+			r.kept[p.c.Quarantine.String()]++
 		}
-		r.kept[p.c.Quarantine.String()]++
 	}
 	if len(p.c.Quarantine) == 0 {
 		return
@@ -79,13 +69,14 @@ func (p warmth) refill(wants []Groups) refill {
 	return r
 }
 
-// heldBack reports whether a new branch with these groups waits, because pods get branches now
-// and at least a quarter of those that are wanted is left.
-func (p warmth) heldBack(r refill, groups Groups) bool {
-	if r.until.IsZero() || 4*r.kept[groups.String()] < r.wanted[groups.String()] {
+// makes creates a branch with these groups. It waits while pods get branches, as long as at least a
+// quarter of those that are wanted is left.
+func (p warmth) makes(r refill, groups Groups) bool {
+	if !r.until.IsZero() && 4*r.kept[groups.String()] >= r.wanted[groups.String()] {
+		p.at(r.until)
 		return false
 	}
-	p.at(r.until)
+	p.createWarm(groups)
 	return true
 }
 

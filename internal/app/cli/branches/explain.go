@@ -174,6 +174,14 @@ func missing(o Objects, d securitygroup.Decision, e Explanation, entries []poden
 		return list
 	case e.EnforcedBy == ByNone:
 		return []string{unprotected(o, e)}
+	}
+	return missingBranch(o, d, e, entries)
+}
+
+// missingBranch is the same for a pod that is to have a branch.
+func missingBranch(o Objects, d securitygroup.Decision, e Explanation, entries []podeni.Entry) (list []string) {
+	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	switch {
 	case e.Requests == 0 && o.Pod.Namespace == metav1.NamespaceSystem:
 		list = append(list, excluded(o))
 	case e.Requests == 0:
