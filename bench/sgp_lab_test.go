@@ -23,3 +23,19 @@ func TestPodsAreMeasuredUntilTheyAreReady(t *testing.T) {
 		}
 	}
 }
+
+func TestARestartOfASmallClusterIsMeasured(t *testing.T) {
+	results, err := supervise(t.Context(), t.Output(), func(r *run) []Result {
+		return restart(r, Options{Source: ".."}, fleetSize{nodes: 20, branches: 700, watched: time.Second})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := ""
+	for _, r := range results {
+		names += r.Name + " "
+	}
+	if names != "sgp.restart2600.calls sgp.restart2600.s " || results[0].Value != 0 || results[1].Value <= 0 {
+		t.Errorf("%+v", results)
+	}
+}

@@ -191,11 +191,11 @@ spec: {podSelector: {matchLabels: {app: %s}}, securityGroups: {groupIds: [%s]}}
 `, app, namespace, app, group), "apply", "-f", "-")
 }
 
-// branchPod is a pod that is bound to a node. No controller evicts it: nothing renews the node's
+// branchPod is a pod of the app web that is bound to a node. No controller evicts it: nothing renews the node's
 // lease.
-func branchPod(namespace, name, app, node string) *corev1.Pod {
+func branchPod(namespace, name, node string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": app}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "web"}},
 		Spec: corev1.PodSpec{
 			NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}},
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},

@@ -54,7 +54,7 @@ func ready(r *run, o Options, size readySize) []Result {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		theirs.create(theirs.nodes, func(name, node string) *corev1.Pod {
-			p := branchPod(theirs.namespace, name, "web", node)
+			p := branchPod(theirs.namespace, name, node)
 			one := corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}
 			p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: one, Requests: one}
 			return p
@@ -159,7 +159,7 @@ func (c *realCluster) fleet(source, name string) *fleet {
 	c.namespace(name)
 	c.policy(name, "web", f.groups["web"])
 	c.until("pods of the policy are admitted with a request", func() bool {
-		p, err := c.Client().CoreV1().Pods(name).Create(c.ctx, branchPod(name, "probe", "web", f.nodes[0]), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		p, err := c.Client().CoreV1().Pods(name).Create(c.ctx, branchPod(name, "probe", f.nodes[0]), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && p.Spec.Containers[0].Resources.Limits.Name(vpc.ResourcePodENI, "").Value() == 1
 	})
 	f.kubelets = startKubelets(c, name, false)
@@ -230,7 +230,7 @@ func (f *fleet) forget() {
 }
 
 func (f *fleet) start() {
-	f.create(f.nodes, func(name, node string) *corev1.Pod { return branchPod(f.namespace, name, "web", node) })
+	f.create(f.nodes, func(name, node string) *corev1.Pod { return branchPod(f.namespace, name, node) })
 }
 
 // warm measures pods that get branches which already carry their groups.

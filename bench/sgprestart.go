@@ -13,10 +13,11 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
@@ -27,7 +28,6 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/kube"
-	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
 const (
@@ -45,17 +45,23 @@ type fleetSize struct {
 }
 
 // sgpRestart measures a restart at 2,600 nodes with 100,000 branches.
-func sgpRestart(r *run, _ Options) []Result {
-	return restart(r, fleetSize{nodes: 2600, branches: 100_000, watched: time.Minute})
+func sgpRestart(r *run, o Options) []Result {
+	return restart(r, o, fleetSize{nodes: 2600, branches: 100_000, watched: time.Minute})
 }
 
 // restart measures the time from the start of a controller process until its policy's status
 // counts all pods as applied, and counts its calls of EC2, which are all refused, until some time
-// later. The API server is in the same process.
-func restart(r *run, of fleetSize) []Result {
+// later. The API server is the lab's; all processes share the machine's processors.
+func restart(r *run, o Options, of fleetSize) []Result {
+	c := newRealCluster(r, o, readySize{})
+	unlimited := c.access("")
+	unlimited.QPS = -1
+	admin, err := kube.FromREST(unlimited)
+	if err != nil {
+		r.Fatal(err)
+	}
 	r.Logf("%d nodes with %d branches", of.nodes, of.branches)
-	server := kubetest.New(asTB(r))
-	putFleet(server, of)
+	c.putFleet(admin, of)
 	counted := &refusing{calls: map[string]int{}}
 	wire := httptest.NewServer(counted)
 	r.Cleanup(wire.Close)
@@ -66,13 +72,13 @@ func restart(r *run, of fleetSize) []Result {
 	if err != nil {
 		r.Fatal(err)
 	}
-	access := server.REST()
+	access := c.access("trunkline-controller")
 	access.QPS, access.Burst = controller.RequestRate, 2*controller.RequestRate
 	client, err := kube.FromREST(access)
 	if err != nil {
 		r.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(r.ctx)
+	ctx, cancel := context.WithCancel(c.ctx)
 	events := kube.NewEvents(client.Core, "")
 	own, err := branches.New(branches.Options{Client: client, EC2: ec2.Trunks{Executor: executor, Cluster: sgpCluster}, Events: events, Config: trunk.DefaultConfig(), Log: log})
 	if err != nil {
@@ -86,7 +92,8 @@ func restart(r *run, of fleetSize) []Result {
 	r.Cleanup(func() { cancel(); wg.Wait() })
 	r.within(restartWithin, "every pod has its branch", func() bool {
 		var p v1beta1.SecurityGroupPolicy
-		return server.Get(restartPolicies, restartSpace+"/all", &p) && int(p.Status.AppliedPods) == of.branches
+		err := admin.Policies.Get().Namespace(restartSpace).Resource(v1beta1.ResourceSecurityGroupPolicies).Name("all").Do(ctx).Into(&p)
+		return err == nil && int(p.Status.AppliedPods) == of.branches
 	})
 	took := time.Since(began)
 	r.wait(of.watched)
@@ -97,7 +104,11 @@ func restart(r *run, of fleetSize) []Result {
 	if frees != 0 {
 		r.Fatalf("%d calls delete a branch or end an association, and every branch is a pod's", frees)
 	}
-	if kept := bound(server, of.nodes); kept != of.branches {
+	nodes, _, err := kube.CNINodes(ctx, admin)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if kept := bound(nodes); kept != of.branches {
 		r.Fatalf("%d of %d branches are still recorded as those of their pods: the others are given up", kept, of.branches)
 	}
 	note := fmt.Sprintf("%d branches on %d nodes, %s watched; %d calls of any kind, 0 deletions", of.branches, of.nodes, took.Round(time.Second)+of.watched, all)
@@ -108,13 +119,12 @@ func restart(r *run, of fleetSize) []Result {
 }
 
 // bound counts the branches that the records of the nodes give to pods.
-func bound(s *kubetest.Server, nodes int) (count int) {
-	for n := range nodes {
-		var of vpcresources.CNINode
-		if !s.Get(cniNodesPath, fmt.Sprintf("node-%d", n), &of) || of.Status.Trunkline == nil {
+func bound(nodes []vpcresources.CNINode) (count int) {
+	for i := range nodes {
+		if nodes[i].Status.Trunkline == nil {
 			continue
 		}
-		for _, b := range of.Status.Trunkline.Branches {
+		for _, b := range nodes[i].Status.Trunkline.Branches {
 			if b.Phase == vpcresources.BranchBound {
 				count++
 			}
@@ -125,12 +135,6 @@ func bound(s *kubetest.Server, nodes int) (count int) {
 
 // restartMost is the budget of describes: none. A limit of zero would be no budget.
 const restartMost = 0.5
-
-// Paths of the API server.
-const (
-	restartPolicies = "/apis/vpcresources.k8s.aws/v1beta1/securitygrouppolicies"
-	cniNodesPath    = "/apis/vpcresources.k8s.aws/v1alpha1/cninodes"
-)
 
 // refusing refuses every call of EC2, and counts them by action.
 type refusing struct {
@@ -163,45 +167,79 @@ func (c *refusing) count() (describes, frees, all int) {
 	return describes, frees, all
 }
 
+// putters is how many nodes are put at the same time.
+const putters = 16
+
 // putFleet puts nodes with the records of a controller that has ended, and their pods, all of which a
 // policy selects. The records were observed in the half hour before.
-func putFleet(s *kubetest.Server, of fleetSize) {
-	s.Put(restartPolicies, &v1beta1.SecurityGroupPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion().String(), Kind: v1beta1.KindSecurityGroupPolicy},
-		ObjectMeta: metav1.ObjectMeta{Namespace: restartSpace, Name: "all"},
-		Spec:       v1beta1.SecurityGroupPolicySpec{PodSelector: &metav1.LabelSelector{}, SecurityGroups: v1beta1.GroupIDs{Groups: []string{restartGroup}}},
-	})
-	now, made := time.Now().UTC().Truncate(time.Microsecond), 0
+func (c *realCluster) putFleet(admin *kube.Client, of fleetSize) {
+	c.namespace(restartSpace)
+	c.kubectl(fmt.Sprintf(`{"apiVersion":"vpcresources.k8s.aws/v1beta1","kind":"SecurityGroupPolicy","metadata":{"name":"all","namespace":%q},
+"spec":{"podSelector":{},"securityGroups":{"groupIds":[%q]}}}`, restartSpace, restartGroup), "apply", "-f", "-")
+	core := c.client(0, 0, "")
+	records := kube.NewBranchObjects(admin, func(kube.BranchChange) {}, slog.New(slog.DiscardHandler)) // not run: it writes only
+	var g errgroup.Group
+	g.SetLimit(putters)
+	began, last := time.Now(), time.Now()
 	for n := range of.nodes {
-		name, instance := fmt.Sprintf("node-%d", n), fmt.Sprintf("i-%017x", n)
-		s.Put(nodesPath, &corev1.Node{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{corev1.LabelInstanceTypeStable: "m5.4xlarge"}},
-			Spec:       corev1.NodeSpec{ProviderID: vpc.ProviderID(sgpRegion+"a", vpc.InstanceID(instance))},
-			Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("54")}},
-		})
-		observed := metav1.NewMicroTime(now.Add(-time.Duration(n) * 30 * time.Minute / time.Duration(of.nodes)))
-		ledger := &vpcresources.BranchLedger{
-			InstanceID: instance, ObservedAt: &observed,
-			Host: &vpcresources.HostRecord{VPCID: "vpc-0123456789abcdef0", SubnetID: "subnet-0123456789abcdef0", SubnetCIDR: "10.0.0.0/8", SecurityGroups: []string{"sg-0123456789abcdef1"}, Interfaces: 8},
-			Trunk: &vpcresources.TrunkRecord{
-				Phase: vpcresources.TrunkReady, ENIID: fmt.Sprintf("eni-%017x", 1<<40+n), MAC: macOf(1<<32 + n), DeviceIndex: 7,
-				SubnetID: "subnet-0123456789abcdef0", SecurityGroups: []string{"sg-0123456789abcdef1"},
-			},
+		if time.Since(last) > time.Minute {
+			last = time.Now()
+			c.Logf("%d of %d nodes are put, %s", n, of.nodes, last.Sub(began).Round(time.Second))
 		}
-		for vlan := 1; made*of.nodes < (n+1)*of.branches; vlan++ {
-			ledger.Branches = append(ledger.Branches, putPod(s, name, made, vlan, now.Add(-time.Hour)))
-			ledger.VLANs = append(ledger.VLANs, vpcresources.VLANRecord{VLANID: int32(vlan), Owner: ledger.Branches[vlan-1].ID})
-			ledger.LastVLAN = int32(vlan)
-			made++
-		}
-		s.Put(cniNodesPath, &vpcresources.CNINode{
-			TypeMeta:   metav1.TypeMeta{APIVersion: vpcresources.GroupVersion().String(), Kind: "CNINode"},
-			ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"trunkline.dev/branches"}},
-			Spec:       vpcresources.CNINodeSpec{Features: []vpcresources.Feature{{Name: vpcresources.SecurityGroupsForPods}}},
-			Status:     vpcresources.CNINodeStatus{Trunkline: ledger},
-		})
+		g.Go(func() error { return putNode(c.ctx, core, admin, records, of, n) })
 	}
+	if err := g.Wait(); err != nil {
+		c.Fatal(err)
+	}
+	c.Logf("all nodes are put, %s", time.Since(began).Round(time.Second))
+}
+
+// putNode puts the node with a number, its pods, and its record.
+func putNode(ctx context.Context, core *kubernetes.Clientset, admin *kube.Client, records *kube.BranchObjects, of fleetSize, n int) error {
+	name, instance, now := fmt.Sprintf("node-%d", n), fmt.Sprintf("i-%017x", n), time.Now().UTC().Truncate(time.Microsecond)
+	node, err := core.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelInstanceTypeStable: "m5.4xlarge"}},
+		Spec:       corev1.NodeSpec{ProviderID: vpc.ProviderID(sgpRegion+"a", vpc.InstanceID(instance))},
+		Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("54")}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	observed := metav1.NewMicroTime(now.Add(-time.Duration(n) * 30 * time.Minute / time.Duration(of.nodes)))
+	ledger := &vpcresources.BranchLedger{
+		InstanceID: instance, ObservedAt: &observed,
+		Host: &vpcresources.HostRecord{VPCID: "vpc-0123456789abcdef0", SubnetID: "subnet-0123456789abcdef0", SubnetCIDR: "10.0.0.0/8", SecurityGroups: []string{"sg-0123456789abcdef1"}, Interfaces: 8},
+		Trunk: &vpcresources.TrunkRecord{
+			Phase: vpcresources.TrunkReady, ENIID: fmt.Sprintf("eni-%017x", 1<<40+n), MAC: macOf(1<<32 + n), DeviceIndex: 7,
+			SubnetID: "subnet-0123456789abcdef0", SecurityGroups: []string{"sg-0123456789abcdef1"},
+		},
+	}
+	first, next := n*of.branches/of.nodes, (n+1)*of.branches/of.nodes
+	for i := first; i < next; i++ {
+		vlan := i - first + 1
+		b, err := putPod(ctx, core, name, i, vlan, now.Add(-time.Hour))
+		if err != nil {
+			return err
+		}
+		ledger.Branches = append(ledger.Branches, b)
+		ledger.VLANs = append(ledger.VLANs, vpcresources.VLANRecord{VLANID: int32(vlan), Owner: b.ID})
+		ledger.LastVLAN = int32(vlan)
+	}
+	record := vpcresources.CNINode{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Finalizers: []string{"trunkline.dev/branches"}, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}},
+		},
+		Spec: vpcresources.CNINodeSpec{Features: []vpcresources.Feature{{Name: vpcresources.SecurityGroupsForPods}}},
+	}
+	if err := kube.CreateCNINode(ctx, admin, record); err != nil {
+		return err
+	}
+	var made vpcresources.CNINode
+	if err := admin.VPC.Get().Resource(vpcresources.ResourceCNINodes).Name(name).Do(ctx).Into(&made); err != nil {
+		return err
+	}
+	_, err = records.WriteLedger(ctx, &made, ledger)
+	return err
 }
 
 func macOf(n int) string {
@@ -209,29 +247,33 @@ func macOf(n int) string {
 }
 
 // putPod puts a pod that has a branch, and returns the record of the branch.
-func putPod(s *kubetest.Server, node string, n, vlan int, at time.Time) vpcresources.BranchRecord {
+func putPod(ctx context.Context, core *kubernetes.Clientset, node string, n, vlan int, at time.Time) (vpcresources.BranchRecord, error) {
 	name := fmt.Sprintf("pod-%d", n)
 	address := netip.AddrFrom4([4]byte{10, byte(n>>16) + 1, byte(n >> 8), byte(n)})
 	b := vpcresources.BranchRecord{
 		ID: fmt.Sprintf("br-%d", n), VLANID: int32(vlan), Phase: vpcresources.BranchBound, Since: metav1.NewMicroTime(at), Changed: metav1.NewMicroTime(at), Used: true,
 		SecurityGroups: []string{restartGroup}, ENIID: fmt.Sprintf("eni-%017x", n+1), AssociationID: fmt.Sprintf("trunk-assoc-%017x", n+1), MAC: macOf(n),
 		IPv4: address.String(), SubnetID: "subnet-0123456789abcdef0", SubnetCIDR: "10.0.0.0/8",
-		Pod: &vpcresources.PodReference{UID: types.UID("uid-" + name), Namespace: restartSpace, Name: name},
 	}
-	mac, _ := vpc.ParseMAC(b.MAC) // written by macOf
+	mac, err := vpc.ParseMAC(b.MAC)
+	if err != nil {
+		return b, err
+	}
 	text, err := podeni.Encode([]podeni.Entry{{
 		ENI: vpc.ENIID(b.ENIID), MAC: mac, IPv4: address, VLAN: vlan, Subnet4: netip.MustParsePrefix(b.SubnetCIDR), Association: b.AssociationID,
 	}})
 	if err != nil {
-		panic(err)
+		return b, err
 	}
-	s.Put(podsPath, &corev1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: restartSpace, Name: name, UID: types.UID("uid-" + name), Annotations: map[string]string{vpc.AnnotationPodENI: text}},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "default", Containers: []corev1.Container{{
-			Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}},
-		}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning},
-	})
-	return b
+	p := branchPod(restartSpace, name, node)
+	p.Annotations = map[string]string{vpc.AnnotationPodENI: text}
+	p.Spec.AutomountServiceAccountToken = new(bool)
+	one := corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}
+	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: one, Requests: one}
+	made, err := core.CoreV1().Pods(restartSpace).Create(ctx, p, metav1.CreateOptions{})
+	if err != nil {
+		return b, err
+	}
+	b.Pod = &vpcresources.PodReference{UID: made.UID, Namespace: restartSpace, Name: name}
+	return b, nil
 }
