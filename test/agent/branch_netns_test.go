@@ -152,7 +152,7 @@ func (b *branched) putText(name, text string) {
 	p := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.Now(), Labels: map[string]string{"app": name}},
-		Spec: corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{{Name: "sidecar", Image: "i"}, {
+		Spec: corev1.PodSpec{NodeName: "node1", ServiceAccountName: "default", Containers: []corev1.Container{{Name: "sidecar", Image: "i"}, {
 			Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}},
 		}}},
 	}

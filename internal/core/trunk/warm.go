@@ -30,10 +30,15 @@ func (p warmth) grow() {
 			r.kept[p.c.Quarantine.String()]++
 		}
 	}
+	p.reuse()
+}
+
+// reuse quarantines used branches for pods that wait, in place of new ones.
+func (p warmth) reuse() {
 	if len(p.c.Quarantine) == 0 {
 		return
 	}
-	for range p.unserved { // pods wait for a branch: use one again instead of a new one
+	for range p.unserved {
 		if !p.match(p.c.Quarantine) && !p.quarantineUsed() {
 			return
 		}
