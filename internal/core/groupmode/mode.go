@@ -11,7 +11,10 @@
 // in which nothing can be recorded.
 package groupmode
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Mode is how selected pods of a node get their groups. The values are those of the setting
 // security-groups-for-pods.
@@ -52,7 +55,7 @@ const (
 	InvalidLabel   Reason = "InvalidLabel"             // the label cannot be followed
 	UnknownType    Reason = "InstanceTypeUnknown"      // the Node has no label of its type
 	NotRecorded    Reason = "NotDecided"               // the controller has recorded no decision
-	longestMessage        = 1000                       // characters, below the bound of the record
+	longestMessage        = 1000                       // bytes, below the bound of the record
 	instanceType          = "node.kubernetes.io/instance-type"
 	awsFinalizer          = "networking.k8s.aws/resource-cleanup"
 )
@@ -110,7 +113,7 @@ func Choose(f Facts) Choice {
 		c = Choice{Own, Refused, "it stays own until a second dry run is refused, and new pods wait: " + c.Message}
 	}
 	if len(c.Message) > longestMessage {
-		c.Message = c.Message[:longestMessage]
+		c.Message = strings.ToValidUTF8(c.Message[:longestMessage], "")
 	}
 	return c
 }
