@@ -11,11 +11,7 @@ import (
 // byNode has two nodes with the setting auto: one has a trunk, and the VPC enforces groups at
 // branches; the instance type of the other has none, and it enforces groups itself.
 func byNode(t *testing.T) {
-	l := lab{name: uniqueName("sga"), bin: binaries(t)}
-	before := machine(t)
-	t.Cleanup(func() { l.down(t, before) })
-	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/mixed.yaml")
-	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
+	l := groupsLab(t, "sga", "mixed.yaml")
 	m := &mixed{groups: groups{nodes: l.nodes(t)}}
 	m.run(t, l, []step{
 		{"each node is chosen its mode", m.chosen},

@@ -15,11 +15,7 @@ import (
 // TestSecurityGroupsForPods gives pods branches by examples/security-groups. The VPC allows clients to
 // reach the database, and no other pod and no node.
 func TestSecurityGroupsForPods(t *testing.T) {
-	l := lab{name: uniqueName("sg"), bin: binaries(t)}
-	before := machine(t)
-	t.Cleanup(func() { l.down(t, before) })
-	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/lab.yaml")
-	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
+	l := groupsLab(t, "sg", "lab.yaml")
 	requested(t, l)
 	g := &groups{nodes: l.nodes(t), says: "the pod has exactly the groups %s"}
 	g.run(t, l, []step{
@@ -32,6 +28,17 @@ func TestSecurityGroupsForPods(t *testing.T) {
 		{"pods without a branch are evicted", g.evicted},
 		{"branches of ended pods are deleted", g.ended},
 	})
+}
+
+// groupsLab is a lab of examples/security-groups, with the policies there, until the test ends.
+func groupsLab(t *testing.T, prefix, file string) lab {
+	t.Helper()
+	l := lab{name: uniqueName(prefix), bin: binaries(t)}
+	before := machine(t)
+	t.Cleanup(func() { l.down(t, before) })
+	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/"+file)
+	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
+	return l
 }
 
 // requested waits until pods of the policies are admitted with a request.
@@ -66,11 +73,7 @@ func TestSecurityGroupsOfOtherModes(t *testing.T) {
 // byAWSsController has AWS's VPC resource controller, a model of it, make the branches,
 // on an account that may not use trunks. It does not apply the edit of a policy to running pods.
 func byAWSsController(t *testing.T) {
-	l := lab{name: uniqueName("sgm"), bin: binaries(t)}
-	before := machine(t)
-	t.Cleanup(func() { l.down(t, before) })
-	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/managed.yaml")
-	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
+	l := groupsLab(t, "sgm", "managed.yaml")
 	requested(t, l)
 	g := &groups{nodes: l.nodes(t), says: "%s"}
 	g.run(t, l, []step{
@@ -87,11 +90,7 @@ func byAWSsController(t *testing.T) {
 // withoutTrunks has the nodes enforce the groups of pods, of an account that may not
 // use trunks. Pods are created beside the policies that select them.
 func withoutTrunks(t *testing.T) {
-	l := lab{name: uniqueName("sge"), bin: binaries(t)}
-	before := machine(t)
-	t.Cleanup(func() { l.down(t, before) })
-	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/without-trunks.yaml")
-	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
+	l := groupsLab(t, "sge", "without-trunks.yaml")
 	g := &groups{nodes: l.nodes(t), onNodes: true}
 	g.run(t, l, []step{
 		{"selected pods start once their groups are known", g.start},

@@ -152,7 +152,7 @@ func (a *Audit) wired() (list []securitygroup.Wired) {
 		if a.NodeEnforces && e.Attachment.Kind != endpoint.Branch {
 			continue
 		}
-		w := securitygroup.Wired{Pod: subject(p)}
+		w := securitygroup.Wired{Pod: p.Selectable()}
 		if e.Attachment.Kind == endpoint.Branch {
 			w.Branch = string(e.Attachment.Interface)
 			if entries, err := podeni.Decode(p.Annotations[vpc.AnnotationPodENI]); err == nil {

@@ -25,7 +25,7 @@ func (c *Controller) carries(ctx context.Context, pod kube.Pod, branch vpc.ENIID
 	if pod.ServiceAccount == "" && pod.Static == "" {
 		return notKnown("the pod's service account is not known to this node yet", "SecurityGroupPolicies may select pods by it")
 	}
-	d, known := c.Policies.Decide(subject(pod))
+	d, known := c.Policies.Decide(pod.Selectable())
 	switch {
 	case !known:
 		return notKnown("the SecurityGroupPolicies of the cluster are not known to this node yet", "the groups of the pod's branch are compared with theirs")

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -97,7 +96,7 @@ func (c Check) admit(pod kube.Pod) error {
 	if pod.ServiceAccount == "" && pod.Static == "" {
 		return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "the pod's service account is not known to this node yet", Details: "SecurityGroupPolicies may select pods by it"}
 	}
-	d, known := c.Policies.Decide(subject(pod))
+	d, known := c.Policies.Decide(pod.Selectable())
 	switch {
 	case !known:
 		return &cnirpc.Error{
@@ -115,17 +114,10 @@ func (c Check) admit(pod kube.Pod) error {
 		d.Why+"; admission has not added the resource: see its webhook, and create the pod again")
 }
 
-func subject(pod kube.Pod) securitygroup.Pod {
-	return securitygroup.Pod{
-		Ref: securitygroup.Ref{Namespace: pod.Namespace, Name: pod.Name}, UID: types.UID(pod.UID), Labels: pod.Labels,
-		ServiceAccount: pod.ServiceAccount, HostNetwork: pod.HostNetwork, Ended: pod.Done,
-	}
-}
-
 // reportExcluded reports that a pod of an excluded namespace starts without the groups of the policies
 // that select it.
 func (c Check) reportExcluded(pod kube.Pod) {
-	if d, known := c.Policies.Decide(subject(pod)); known && d.Verdict != securitygroup.NotSelected {
+	if d, known := c.Policies.Decide(pod.Selectable()); known && d.Verdict != securitygroup.NotSelected {
 		c.Events.PodWarning(pod.PodRef, pod.UID, ReasonNotEnforced, fmt.Sprintf(
 			"Pod %s starts with the security groups of its node: %s, and in namespace %s only pods that request %s themselves get groups of their own.",
 			pod.PodRef, d.Why, pod.Namespace, vpc.ResourcePodENI))

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
+
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -86,16 +88,13 @@ func (m *Modes) recorded(object *vpcresources.CNINode) (c groupmode.Choice, ok b
 
 // facts of a node that AWS's controller owns the CNINode of.
 func facts(node kube.Node, owned string, limits map[string]int) groupmode.Facts {
-	f := groupmode.Facts{AWS: owned, Type: node.Labels[labelInstanceType]}
+	f := groupmode.Facts{AWS: owned, Type: node.Labels[corev1.LabelInstanceTypeStable]}
 	if value, labelled := node.Labels[groupmode.Label]; labelled {
 		f.Label = &value
 	}
 	f.Branches, f.BranchesFrom = trunk.BranchLimit(f.Type, limits)
 	return f
 }
-
-// labelInstanceType is that of a Node.
-const labelInstanceType = "node.kubernetes.io/instance-type"
 
 // Changed reports whether the choice is another one than at the last call.
 func (m *Modes) Changed() bool {

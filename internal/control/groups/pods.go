@@ -14,19 +14,12 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-func selectable(p kube.Pod) securitygroup.Pod {
-	return securitygroup.Pod{
-		Ref: securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}, Labels: p.Labels,
-		ServiceAccount: p.ServiceAccount, HostNetwork: p.HostNetwork, Ended: p.Done,
-	}
-}
-
 // label is a pod of the node with the labels of its groups.
 func (o *Objects) label(p kube.Pod) kube.Pod {
 	o.update()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p.Labels = o.labels(selectable(p), p.Addresses, o.Branches && p.BranchInterface)
+	p.Labels = o.labels(p.Selectable(), p.Addresses, o.Branches && p.BranchInterface)
 	return p
 }
 
@@ -112,7 +105,7 @@ func (c Component) refusal(p kube.Pod) error {
 	c.Objects.update()
 	c.Objects.mu.Lock()
 	defer c.Objects.mu.Unlock()
-	return c.Objects.selector.decide(selectable(p)).Refusal
+	return c.Objects.selector.decide(p.Selectable()).Refusal
 }
 
 // Ready implements control/cni.Component.

@@ -9,8 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -70,6 +72,14 @@ func isStatic(uid string) bool {
 // WantsAddress reports whether the pod has or will have a sandbox with an address of
 // its own.
 func (p Pod) WantsAddress() bool { return !p.HostNetwork && !p.Done }
+
+// Selectable is what SecurityGroupPolicies select a pod by.
+func (p Pod) Selectable() securitygroup.Pod {
+	return securitygroup.Pod{
+		Ref: securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}, UID: types.UID(p.UID), Labels: p.Labels,
+		ServiceAccount: p.ServiceAccount, HostNetwork: p.HostNetwork, Ended: p.Done,
+	}
+}
 
 // ownAnnotation reports whether the node's network uses an annotation.
 func ownAnnotation(key string) bool {
