@@ -10,19 +10,19 @@ import (
 )
 
 // Sample judges mutants drawn by a seed until the time is up: of one target after another, in
-// an order that the seed draws too. It keeps no results and writes no report.
+// an order that the seed draws too. The time begins once the first target is compiled, so that
+// a slow machine judges some mutants too. It keeps no results and writes no report.
 func Sample(ctx context.Context, o Options, seed string, budget time.Duration) (list []Results, err error) {
 	hash := fnv.New64a()
 	hash.Write([]byte(seed))
 	draw := rand.New(rand.NewPCG(hash.Sum64(), 0))
 	targets := Targets()
 	draw.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
-	within, cancel := context.WithTimeout(ctx, budget)
-	defer cancel()
+	s := &sampling{options: o, draw: draw, budget: budget}
 	for _, t := range targets {
-		r, err := drawn(within, o, t, draw, budget/3)
+		r, err := s.drawn(ctx, t)
 		list = append(list, r)
-		if within.Err() != nil {
+		if ctx.Err() == nil && s.over() {
 			break
 		}
 		if err != nil {
@@ -32,23 +32,44 @@ func Sample(ctx context.Context, o Options, seed string, budget time.Duration) (
 	return list, ctx.Err()
 }
 
+// sampling is one run of Sample.
+type sampling struct {
+	options Options
+	draw    *rand.Rand
+	budget  time.Duration
+	until   time.Time // zero while the first target is compiled
+}
+
+func (s *sampling) over() bool { return !s.until.IsZero() && time.Now().After(s.until) }
+
 // drawn judges mutants of one target, for a part of the time, so that a sample is of several.
-func drawn(ctx context.Context, o Options, t Target, draw *rand.Rand, part time.Duration) (Results, error) {
+func (s *sampling) drawn(ctx context.Context, t Target) (Results, error) {
 	r := Results{Folder: t.Folder, Outcomes: map[string]Outcome{}}
 	scratch, err := os.MkdirTemp("", "trunkline-mutants-")
 	if err != nil {
 		return r, err
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	p, err := prepare(ctx, o, t, scratch)
+	if !s.until.IsZero() {
+		within, cancel := context.WithDeadline(ctx, s.until)
+		defer cancel()
+		ctx = within
+	}
+	p, err := prepare(ctx, s.options, t, scratch)
 	if err != nil {
 		return r, fmt.Errorf("prepare %s: %w", t.Folder, err)
 	}
-	draw.Shuffle(len(p.mutants), func(i, j int) { p.mutants[i], p.mutants[j] = p.mutants[j], p.mutants[i] })
-	progress := newProgress(o.Log, t.Folder, len(p.mutants))
+	start := time.Now()
+	if s.until.IsZero() {
+		s.until = start.Add(s.budget)
+	}
+	within, cancel := context.WithDeadline(ctx, s.until)
+	defer cancel()
+	s.draw.Shuffle(len(p.mutants), func(i, j int) { p.mutants[i], p.mutants[j] = p.mutants[j], p.mutants[i] })
+	progress := newProgress(s.options.Log, t.Folder, len(p.mutants))
 	defer progress.end()
-	for start, list := time.Now(), p.mutants; len(list) > 0 && time.Since(start) < part; list = list[1:] {
-		outcome, err := judge(ctx, list[0], p.binaries)
+	for list := p.mutants; len(list) > 0 && time.Since(start) < s.budget/3; list = list[1:] {
+		outcome, err := judge(within, list[0], p.binaries)
 		if err != nil {
 			return r, err
 		}
