@@ -48,6 +48,7 @@ type node struct {
 type times struct {
 	host, observe, gone time.Time
 	asked               time.Time // when the plan began to depend on an observation; zero: it does not
+	bound               time.Time // of the first binding that is not written yet; zero: all outcomes are, or are due
 	unlisted            bool      // an observation waits for a listing of associations
 }
 
@@ -128,6 +129,7 @@ func (n *node) forget() {
 	defer n.mu.Unlock()
 	n.results, n.view = nil, view{}
 	n.rec, n.written, n.gone, n.seen.custom = record{}, written{}, false, customNetworking{}
+	n.times.bound = time.Time{}
 }
 
 // load reads the record, as a new process does, if that was not done yet or another object has
@@ -182,10 +184,16 @@ func (n *node) settle(now time.Time) {
 	results := n.results
 	n.results = nil
 	n.mu.Unlock()
+	due := false
 	for _, r := range results {
 		i, ok := n.rec.state.Call(r.id)
 		if !ok {
 			continue
+		}
+		if i.Action.Kind != core.Bind || r.failure != nil {
+			due = true
+		} else if n.times.bound.IsZero() {
+			n.times.bound = now
 		}
 		if r.failure != nil {
 			n.rec.state = core.Fail(n.rec.state, r.id, *r.failure, n.c.o.Config, now)
@@ -194,6 +202,9 @@ func (n *node) settle(now time.Time) {
 			n.c.groups.carried(n.rec.host.vpc, i.Action.Groups) // EC2 has accepted them
 		}
 		n.notify(i.Action, r)
+	}
+	if due {
+		n.times.bound = time.Time{}
 	}
 }
 
@@ -361,7 +372,13 @@ func (n *node) confirm(ctx context.Context, uids []core.PodUID) (news bool, _ er
 
 // begin records the actions of a decision, writes the record, and only then carries them out. If
 // it cannot be written, none is begun.
+//
+// Without an action, bindings are written boundWithin after the first of them at the latest. A process
+// that ends before repeats them, which changes nothing: the pods have their annotations.
 func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.Decision, now time.Time) error {
+	if len(d.Actions) == 0 && now.Before(n.times.bound.Add(boundWithin)) {
+		return nil
+	}
 	begun, calls := n.rec.state, []core.Intent(nil)
 	for _, a := range d.Actions {
 		if a.ID == "" {
@@ -413,7 +430,11 @@ func (n *node) next(d core.Decision) time.Time {
 	if n.times.unlisted {
 		out = time.Time{} // the listing marks the node
 	}
-	for _, t := range []time.Time{d.Next, n.due(), n.seen.custom.recheck} {
+	written := time.Time{}
+	if !n.times.bound.IsZero() {
+		written = n.times.bound.Add(boundWithin)
+	}
+	for _, t := range []time.Time{d.Next, n.due(), n.seen.custom.recheck, written} {
 		if !t.IsZero() && (out.IsZero() || t.Before(out)) {
 			out = t
 		}

@@ -62,6 +62,8 @@ const (
 	goneEvery = time.Minute
 	// passEvery is the least time between two passes of a node.
 	passEvery = 50 * time.Millisecond
+	// boundWithin is how long the record of a binding waits for the next action, which is written with it.
+	boundWithin = 2 * time.Second
 	// settleFor is how long a new process makes no regular observation: what a restart must do first
 	// is to serve pods.
 	settleFor = 5 * time.Minute

@@ -45,6 +45,34 @@ func TestABranchThatCarriesThePodsGroupsIsThePodsWithoutACall(t *testing.T) {
 	})
 }
 
+// A write of the record costs the API server more than anything else of a binding, so that a binding
+// has one of its own, before it, and none after it while other actions follow.
+func TestABindingIsRecordedWithTheNextActionAndSoonWithoutOne(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		keepWarm(w, 0, 5, "web")
+		phase := func(pod string, want vpcresources.BranchPhase) {
+			t.Helper()
+			for _, b := range w.cniNode().Status.Trunkline.Branches {
+				if b.Pod != nil && b.Pod.Name == pod && b.Phase == want {
+					return
+				}
+			}
+			t.Errorf("the branch of %s is not recorded as %s\n%s", pod, want, w.ledger())
+		}
+		w.start("one", "web")
+		w.elapse(time.Second)
+		w.carries("one", "web")
+		phase("one", vpcresources.BranchBinding)
+		w.start("two", "web")
+		w.elapse(time.Second)
+		phase("one", vpcresources.BranchBound)
+		phase("two", vpcresources.BranchBinding)
+		w.elapse(2 * time.Second)
+		phase("two", vpcresources.BranchBound)
+	})
+}
+
 func TestSmallInstancesKeepNoBranchWarm(t *testing.T) {
 	inWorld(t, nil, func(w *world) {
 		w.policy("web", "web", "web")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -44,7 +45,7 @@ func (n *node) write(ctx context.Context, object *vpcresources.CNINode, s core.S
 		}
 		n.written = written{object: next}
 	}
-	n.rec = rec
+	n.rec, n.times.bound = rec, time.Time{}
 	return nil
 }
 
