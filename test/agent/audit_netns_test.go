@@ -37,9 +37,14 @@ func metricsOf(b *branched) (string, error) {
 // violations waits until the audit has compared pods and counts this many that are unprotected.
 func (b *branched) violations(n int) {
 	b.t.Helper()
-	b.Until(fmt.Sprintf("%d unprotected pods are counted", n), func() error {
+	b.violates("unprotected", n)
+}
+
+func (b *branched) violates(kind string, n int) {
+	b.t.Helper()
+	b.Until(fmt.Sprintf("%d violations of the kind %s are counted", n, kind), func() error {
 		text, err := metricsOf(b)
-		if err == nil && (!strings.Contains(text, fmt.Sprintf("trunkline_branch_audit_violations{kind=\"unprotected\"} %d\n", n)) || strings.Contains(text, "trunkline_branch_audited_pods 0\n")) {
+		if err == nil && (!strings.Contains(text, fmt.Sprintf("trunkline_branch_audit_violations{kind=%q} %d\n", kind, n)) || strings.Contains(text, "trunkline_branch_audited_pods 0\n")) {
 			err = errors.New("not yet")
 		}
 		return err

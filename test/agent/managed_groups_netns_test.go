@@ -27,3 +27,22 @@ func TestABranchWithOtherGroupsThanThoseOfThePoliciesIsRefused(t *testing.T) {
 	}
 	b.allowed("web, with the group that db admits", pod.NS, b.db, 80)
 }
+
+// AWS's controller leaves a running pod with the groups that it started with. The audit reads them from
+// EC2 and counts the pod.
+func TestTheAuditCountsAPodWhosePolicyWasEditedUnderAWSsController(t *testing.T) {
+	t.Parallel()
+	b := newManaged(t)
+	b.groupPolicy("web", "web", "web")
+	b.awsController()
+	b.start("add-wait=60s")
+	b.request("web", "web")
+	if err := b.Add(b.NewPod("web")); err != nil {
+		t.Fatal(err)
+	}
+	b.violates("groups", 0)
+	b.groupPolicy("web", "web", "db")
+	b.violates("groups", 1)
+	b.groupPolicy("web", "web", "web")
+	b.violates("groups", 0)
+}

@@ -35,6 +35,8 @@ type backend struct {
 	missing func(why string)
 	// groupsOf reads the security groups of an interface; nil without a cloud.
 	groupsOf func(ctx context.Context, id vpc.ENIID) ([]vpc.SecurityGroupID, error)
+	// allGroups reads those of several, without interfaces that do not exist; nil without a cloud.
+	allGroups func(ctx context.Context, ids []vpc.ENIID) (map[vpc.ENIID][]vpc.SecurityGroupID, error)
 	// addressed is closed once calls can be served.
 	addressed <-chan struct{}
 	// recover finishes what an earlier process had in flight; wait returns when nothing is.
@@ -152,7 +154,8 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backe
 			i, err := executor.Interface(ctx, id)
 			return i.Groups, err
 		},
-		claim: p.Claim, missing: p.Observer.Request, addressed: p.Addressed(), recover: p.Recover, wait: p.Wait,
+		allGroups: executor.GroupsOf,
+		claim:     p.Claim, missing: p.Observer.Request, addressed: p.Addressed(), recover: p.Recover, wait: p.Wait,
 		plan: p.Plan, loops: map[string]*loop.Loop{"pool": p.Plan, "EC2": p.Observer.Loop},
 	}
 }

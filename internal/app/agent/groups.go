@@ -81,10 +81,15 @@ func newGroups(a *agent) (*groups, error) {
 		return g, nil
 	}
 	g.Policies = g.check.Policies
+	audit := branch.AuditDeps{
+		Log: a.log, State: a.state, Pods: a.cluster, Policies: g.check.Policies, Events: a.events, Record: deps.Record, Owned: a.cluster.modes.Records,
+		NodeEnforces: a.cfg.NodeGroups(), Excluded: g.check.Excluded, Registry: a.deps.Registry,
+	}
+	if deps.Groups != nil {
+		audit.Groups = a.backend.allGroups
+	}
 	var err error
-	g.audit, err = branch.NewAudit(branch.AuditDeps{
-		Log: a.log, State: a.state, Pods: a.cluster, Policies: g.check.Policies, Events: a.events, Record: deps.Record, Owned: a.cluster.modes.Records, NodeEnforces: a.cfg.NodeGroups(), Excluded: g.check.Excluded, Registry: a.deps.Registry,
-	})
+	g.audit, err = branch.NewAudit(audit)
 	return g, err
 }
 

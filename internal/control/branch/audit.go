@@ -41,6 +41,9 @@ type AuditDeps struct {
 	// Record is nil where there is none. Owned reports whether it is Trunkline's, with pods and groups.
 	Record Record
 	Owned  func() bool
+	// Groups reads the groups of branches from EC2, where the record is not Trunkline's; it omits branches
+	// that do not exist. nil: they are not compared.
+	Groups func(ctx context.Context, ids []vpc.ENIID) (map[vpc.ENIID][]vpc.SecurityGroupID, error)
 	// NodeEnforces: the node enforces the groups of pods without branches, which are not compared.
 	NodeEnforces bool
 	Excluded     []string // namespaces in which no pod is required to have a branch
@@ -49,11 +52,13 @@ type AuditDeps struct {
 
 // Audit compares all running pods of the node with the policies that select them, the record of
 // branches and their annotations. It repairs nothing: a difference that lasts is counted, and named by
-// an event. The record has the groups that EC2 confirmed or last listed.
+// an event. The record has the groups that EC2 confirmed or last listed. Where the record is that of AWS's
+// controller, EC2 is read.
 type Audit struct {
 	AuditDeps
 	Loop *loop.Loop
 
+	carried  *carried             // nil: EC2 is not read
 	since    map[string]time.Time // of differences, by pod and kind
 	reported map[string]bool
 	count    *prometheus.GaugeVec
@@ -79,12 +84,15 @@ func NewAudit(d AuditDeps) (*Audit, error) {
 			return nil, fmt.Errorf("register the metrics of the audit: %w", err)
 		}
 	}
+	if d.Groups != nil {
+		a.carried = newCarried(d.Groups, time.Now())
+	}
 	a.Loop = loop.New(a.pass)
 	a.Loop.Every, a.Loop.MinInterval = auditEvery, time.Second
 	return a, nil
 }
 
-func (a *Audit) pass(context.Context, bool) (time.Time, error) {
+func (a *Audit) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if _, known := a.Policies.Decide(securitygroup.Pod{}); !known {
 		a.audited.Set(0)
 		return time.Time{}, nil
@@ -92,6 +100,11 @@ func (a *Audit) pass(context.Context, bool) (time.Time, error) {
 	pods := a.wired()
 	a.audited.Set(float64(len(pods)))
 	now, next := time.Now(), time.Time{}
+	if a.carried != nil && !a.Owned() {
+		if err := a.carried.enter(ctx, pods, now); err != nil {
+			a.Log.Warn("security groups of branches not read, they are compared later", "err", err)
+		}
+	}
 	found, lasting := map[string]bool{}, map[securitygroup.ViolationKind]int{}
 	for _, v := range securitygroup.Audit(pods, func(p securitygroup.Pod) securitygroup.Decision {
 		d, _ := a.Policies.Decide(p)
@@ -115,6 +128,9 @@ func (a *Audit) pass(context.Context, bool) (time.Time, error) {
 	}
 	for _, k := range securitygroup.ViolationKinds() {
 		a.count.WithLabelValues(string(k)).Set(float64(lasting[k]))
+	}
+	if a.carried != nil && lasting[securitygroup.OtherGroups] > 0 {
+		a.carried.again()
 	}
 	maps.DeleteFunc(a.since, func(key string, _ time.Time) bool { return !found[key] })
 	maps.DeleteFunc(a.reported, func(key string, _ bool) bool { return !found[key] })

@@ -106,6 +106,21 @@ func (x *Executor) Interface(ctx context.Context, id vpc.ENIID) (Interface, erro
 	return found[0], nil
 }
 
+// GroupsOf reads the security groups of up to 200 interfaces, by one call: EC2 permits so many values of
+// a filter. Interfaces that do not exist are missing in it.
+func (x *Executor) GroupsOf(ctx context.Context, ids []vpc.ENIID) (map[vpc.ENIID][]vpc.SecurityGroupID, error) {
+	values := make([]string, 0, len(ids))
+	for _, id := range ids {
+		values = append(values, string(id))
+	}
+	found, err := x.filtered(ctx, filter("network-interface-id", values...))
+	groups := make(map[vpc.ENIID][]vpc.SecurityGroupID, len(found))
+	for _, i := range found {
+		groups[i.ID] = i.Groups
+	}
+	return groups, err
+}
+
 // Interfaces describes all interfaces on an instance, by network card and device index.
 func (x *Executor) Interfaces(ctx context.Context, id vpc.InstanceID) ([]Interface, error) {
 	found, err := x.filtered(ctx, filter("attachment.instance-id", string(id)))
