@@ -38,6 +38,8 @@ TEST_TIMEOUT := 30m
 PARALLEL := 8
 # Draws the packages of race-sample: another quarter for each commit.
 RACE_SEED ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || date +%F)
+# Draws three of the tests in labs of their own, in test-lab; empty: all run.
+LAB_SEED ?= $(RACE_SEED)
 # Draws the mutants of mutants-sample, and how long it runs them.
 MUTANTS_SEED ?= $(RACE_SEED)
 MUTANTS_TIME ?= 90s
@@ -132,7 +134,8 @@ setup-race:
 
 .PHONY: test-lab
 test-lab: setup build ## Tests on the lab: a real Kubernetes on an embedded VPC (root)
-	pkgs="$$(./test/tagged lab)" && $(TEST) -tags lab -p 1 -count 1 -timeout 60m $$pkgs | $(PRINT) -v
+	@echo "test-lab: the labs drawn by $(LAB_SEED); the same again: make test-lab LAB_SEED=$(LAB_SEED), all: LAB_SEED="
+	pkgs="$$(./test/tagged lab)" && TRUNKLINE_LAB_SEED="$(LAB_SEED)" $(TEST) -tags lab -p 1 -count 1 -timeout 60m $$pkgs | $(PRINT) -v
 
 .PHONY: mutants
 mutants: ## Changes of the source that no test notices, into test/reports/mutants.txt

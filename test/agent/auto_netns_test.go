@@ -35,9 +35,13 @@ func (b chosen) decide(mode groupmode.Mode, branches map[string]podeni.Entry) {
 		Mode:       &vpcresources.ModeRecord{Mode: vpcresources.GroupMode(mode), Reason: "Test", Message: "the test has chosen " + mode.String()},
 	}
 	for pod, e := range branches {
+		var groups []string
+		for _, g := range b.State().Interfaces[e.ENI].Groups {
+			groups = append(groups, string(g))
+		}
 		l.Branches = append(l.Branches, vpcresources.BranchRecord{
 			ID: "br-" + pod, ENIID: string(e.ENI), MAC: e.MAC.String(), VLANID: int32(e.VLAN), IPv4: e.IPv4.String(), SubnetCIDR: e.Subnet4.String(), AssociationID: e.Association,
-			Phase: vpcresources.BranchBound, Pod: &vpcresources.PodReference{UID: types.UID("uid-" + pod), Namespace: "default", Name: pod},
+			SecurityGroups: groups, Phase: vpcresources.BranchBound, Pod: &vpcresources.PodReference{UID: types.UID("uid-" + pod), Namespace: "default", Name: pod},
 		})
 	}
 	b.server.Put(cniNodePath, &vpcresources.CNINode{

@@ -10,6 +10,7 @@ import (
 
 // TestSmallNode is a lab of one t3.medium: 3 interfaces of 6 addresses, 17 pods.
 func TestSmallNode(t *testing.T) {
+	drawn(t)
 	l := lab{name: "small", bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })

@@ -13,6 +13,7 @@ import (
 // TestImages is a lab with a node of each image of EKS: that of Ubuntu with the files that
 // docs/compat.md names.
 func TestImages(t *testing.T) {
+	drawn(t)
 	l := lab{name: uniqueName("im"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })

@@ -37,6 +37,7 @@ type interrupted struct {
 // `down` leaves nothing behind, and a later `up` completes the lab. Moments are
 // random within the duration of an uninterrupted command.
 func TestInterruptedLabLeavesNothingBehind(t *testing.T) {
+	drawn(t)
 	i := interrupted{lab: lab{name: uniqueName("cut"), bin: binaries(t)}, rng: random(t)}
 	i.before = i.snapshot(t)
 	t.Cleanup(func() {

@@ -11,6 +11,7 @@ import (
 
 // TestIptables is a lab of two nodes with kube-proxy in iptables mode.
 func TestIptables(t *testing.T) {
+	drawn(t)
 	l := lab{name: uniqueName("ipt"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })

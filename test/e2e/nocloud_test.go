@@ -14,6 +14,7 @@ import (
 
 // TestNoCloud is a lab of one node to which neither EC2 nor instance metadata answers.
 func TestNoCloud(t *testing.T) {
+	drawn(t)
 	l := lab{name: uniqueName("nc"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })

@@ -33,7 +33,7 @@ func versionsRollOutAndBack(t *testing.T, l lab) {
 		startStream(t, l, "tcp", "near", far.String()+":8081"),
 		startStream(t, l, "udp", "near", far.String()+":8082"),
 	}
-	churn := startChurn(t, l, "rolling", 200, 10)
+	churn := startChurn(t, l, "rolling", churned(), 10)
 	c, p := startCrowd(t, l, "rolling-crowd", ""), product{l}
 
 	first := p.agentVersions(t)
@@ -62,6 +62,14 @@ func versionsRollOutAndBack(t *testing.T, l lab) {
 	wholeStreams(t, streams...)
 	failuresAreDetected(t, l, nodes[1])
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
+}
+
+// churned is how many pods the Job of the churn has.
+func churned() int {
+	if full() {
+		return 200
+	}
+	return 120
 }
 
 // failuresAreDetected is the deliberate break of the step: a stream to a pod that is

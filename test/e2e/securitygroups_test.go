@@ -58,6 +58,7 @@ func requested(t *testing.T, l lab) {
 // TestSecurityGroupsOfOtherModes has labs with the other modes of security-groups-for-pods than own. A
 // sample has one of them.
 func TestSecurityGroupsOfOtherModes(t *testing.T) {
+	drawn(t)
 	modes := []struct {
 		name string
 		run  func(*testing.T)

@@ -62,6 +62,7 @@ const lateMatch = 2 * time.Second
 // no policy selects start meanwhile. Then it takes the mechanisms away, and packets arrive. A sample is
 // of one mode.
 func TestNeverUnprotected(t *testing.T) {
+	drawn(t)
 	seed, rng := seeded(t)
 	modes := []string{own, managed, ebpf}
 	if !full() {

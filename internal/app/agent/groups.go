@@ -70,7 +70,7 @@ func newGroups(a *agent) (*groups, error) {
 		}
 	}
 	g.Controller = branch.New(deps)
-	g.check = branch.Check{Events: a.events, Modes: a.cluster.modes.Modes, Wait: groupsWithin, Excluded: []string{metav1.NamespaceSystem, a.cfg.PodNamespace}}
+	g.check = branch.Check{Events: a.events, Modes: a.cluster.modes.Modes, Wait: groupsWithin, Excluded: excludedNamespaces(a.cfg)}
 	switch {
 	case a.policies != nil && a.policies.groups != nil:
 		g.check.Policies = a.policies.groups.objects
@@ -91,6 +91,12 @@ func newGroups(a *agent) (*groups, error) {
 	var err error
 	g.audit, err = branch.NewAudit(audit)
 	return g, err
+}
+
+// excludedNamespaces are those in which no pod is refused, and none without a branch is cut off, so that no
+// policy keeps DNS or Trunkline from starting.
+func excludedNamespaces(c config.Config) []string {
+	return []string{metav1.NamespaceSystem, c.PodNamespace}
 }
 
 // newModes makes the modes of the node.
@@ -211,6 +217,9 @@ func newEnforcedGroups(a *agent, p *policies) *enforcedGroups {
 	g.judged = podgroups.New(podgroups.Deps{
 		Policies: p.objects, Groups: g.objects, VPC: func() vpc.ID { return a.state.Node().VPC }, Limit: a.cfg.GroupsPerInterface, Branches: a.cfg.Branches(), Judges: a.cluster.modes.NodeJudges,
 	})
+	if a.cfg.Branches() {
+		g.judged.Excluded = excludedNamespaces(a.cfg)
+	}
 	return g
 }
 

@@ -129,8 +129,8 @@ func (a *Audit) pass(ctx context.Context, _ bool) (time.Time, error) {
 	for _, k := range securitygroup.ViolationKinds() {
 		a.count.WithLabelValues(string(k)).Set(float64(lasting[k]))
 	}
-	if a.carried != nil && lasting[securitygroup.OtherGroups] > 0 {
-		a.carried.again()
+	if a.carried != nil {
+		a.carried.differ(lasting[securitygroup.OtherGroups] > 0)
 	}
 	maps.DeleteFunc(a.since, func(key string, _ time.Time) bool { return !found[key] })
 	maps.DeleteFunc(a.reported, func(key string, _ bool) bool { return !found[key] })

@@ -25,6 +25,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/podeni"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -46,10 +47,10 @@ type Deps struct {
 	Record Record
 	Owned  func() bool
 	Events Events
-	// Groups reads the security groups of an interface from EC2, and Policies decide which its pod has;
-	// nil: the groups of branches are not compared, because the record has them.
-	Groups   func(ctx context.Context, id vpc.ENIID) ([]vpc.SecurityGroupID, error)
+	// Policies decide which groups a pod has; nil: those of branches are not compared. Groups reads the
+	// groups of an interface from EC2, where the record is not Trunkline's.
 	Policies Policies
+	Groups   func(ctx context.Context, id vpc.ENIID) ([]vpc.SecurityGroupID, error)
 	// Wait bounds how long an ADD waits for a branch.
 	Wait time.Duration
 	// Missing requests that the backend observes the instance's interfaces: the trunk is not known.
@@ -118,7 +119,7 @@ func (c *Controller) Grant(ctx context.Context, pod kube.Pod, key endpoint.Key) 
 }
 
 func waits(err error) bool {
-	return errors.Is(err, errNoBranch) || errors.Is(err, errNoTrunk) || errors.Is(err, errNoRecord)
+	return errors.Is(err, errNoBranch) || errors.Is(err, errNoTrunk) || errors.Is(err, errNoRecord) || errors.Is(err, errOtherGroups)
 }
 
 // ReasonAnnotationRefused is the reason of the event on a pod with an annotation that was refused.
@@ -149,7 +150,7 @@ func (c *Controller) grant(ctx context.Context, pod kube.Pod, key endpoint.Key) 
 	}
 	text, ok := pod.Annotations[vpc.AnnotationPodENI]
 	if !ok {
-		return cni.Grant{}, errNoBranch
+		return cni.Grant{}, c.noBranch(pod)
 	}
 	entries, err := podeni.Decode(text)
 	if err != nil {
@@ -186,6 +187,16 @@ func (c *Controller) grant(ctx context.Context, pod kube.Pod, key endpoint.Key) 
 			Branch: endpoint.BranchLink{VLAN: b.VLAN, MAC: b.MAC, Trunk: trunk.ID, Gateways: hostnet.BranchGateways(b.Subnet4, b.Subnet6), Mode: c.Mode},
 		},
 	}, nil
+}
+
+// noBranch is why a pod has no annotation.
+func (c *Controller) noBranch(pod kube.Pod) error {
+	if c.Policies != nil && (pod.ServiceAccount != "" || pod.Static != "") {
+		if d, known := c.Policies.Decide(pod.Selectable()); known && d.Verdict == securitygroup.NotSelected && c.Owned() {
+			return fmt.Errorf("%w; no SecurityGroupPolicy selects the pod, and without one it gets none: create it again without the request of %s, or create a policy", errNoBranch, vpc.ResourcePodENI)
+		}
+	}
+	return errNoBranch
 }
 
 // trunkOf returns the node's trunk.

@@ -81,16 +81,16 @@ func (undecided) Is(target error) bool { return target == errUndecided }
 
 func (c Check) admit(pod kube.Pod) error {
 	choice := c.Modes.Choice()
+	excluded := slices.Contains(c.Excluded, pod.Namespace) && !pod.Requests && !pod.BranchInterface
 	switch {
 	case choice.Mode == groupmode.Undecided && pod.BranchInterface:
 		return undecided{choice}
 	case choice.Mode == groupmode.EBPF && pod.BranchInterface:
 		return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "the mode of security groups of the node has just changed", Details: choice.Message}
-	case choice.Mode == groupmode.EBPF, pod.BranchInterface:
-		return nil
-	}
-	if slices.Contains(c.Excluded, pod.Namespace) {
+	case excluded:
 		c.reportExcluded(pod)
+		return nil
+	case choice.Mode == groupmode.EBPF, pod.BranchInterface:
 		return nil
 	}
 	if pod.ServiceAccount == "" && pod.Static == "" {

@@ -115,8 +115,8 @@ func (m *Modes) Wanted(p kube.Pod) kube.Pod {
 	return p
 }
 
-// Have are the pods of the node, of which each has a branch if it was wired with one. The mode decides on
-// those that are not wired yet.
+// Have are the pods of the node, of which each has a branch if it was wired with one, in all of its sandboxes:
+// an older one may still be there. The mode decides on those that are not wired yet.
 func (m *Modes) Have(pods []kube.Pod) []kube.Pod {
 	if !m.Chosen() {
 		return pods
@@ -124,7 +124,8 @@ func (m *Modes) Have(pods []kube.Pod) []kube.Pod {
 	branch := map[string]bool{}
 	for _, e := range m.State.Endpoints() {
 		if e.Stage != endpoint.Removing {
-			branch[e.Pod.UID] = branch[e.Pod.UID] || e.Attachment.Kind == endpoint.Branch
+			earlier, wired := branch[e.Pod.UID]
+			branch[e.Pod.UID] = e.Attachment.Kind == endpoint.Branch && (earlier || !wired)
 		}
 	}
 	ebpf := m.Choice().Mode == groupmode.EBPF

@@ -3,6 +3,7 @@ package branch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
@@ -175,4 +177,29 @@ func (r *guardedRecord) Object() (*vpcresources.CNINode, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.records.Object()
+}
+
+// An older sandbox of a pod has a branch, and the new one, of a node that enforces groups itself, has none: the
+// node judges the pod.
+func TestAPodHasABranchIfAllOfItsSandboxesHaveOne(t *testing.T) {
+	store := statetest.Open(t, t.TempDir())
+	kinds := []endpoint.Kind{endpoint.Branch, endpoint.Routed}
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		statetest.Update(t, store, func(tx *state.Tx) error {
+			for i, kind := range order {
+				e := endpoint.Endpoint{
+					Key: endpoint.Key{ContainerID: fmt.Sprintf("c%d", i), IfName: "eth0"}, Pod: endpoint.Pod{Namespace: "shop", Name: "web", UID: "uid-web"},
+					Stage: endpoint.Ready, ID: endpoint.ID(i + 1), Link: fmt.Sprintf("l%d", i), Attachment: endpoint.Attachment{Kind: kinds[kind]},
+				}
+				if err := tx.Put(e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		m := NewModes(ModesDeps{State: store, Record: &records{recorded(groupmode.EBPF), true}})
+		if got := m.Have([]kube.Pod{{UID: "uid-web", BranchInterface: true}}); got[0].BranchInterface {
+			t.Errorf("order %v: the pod has a branch", order)
+		}
+	}
 }

@@ -19,6 +19,12 @@ type branchAddition struct{ *addition }
 func (a branchAddition) attach(ctx context.Context) error {
 	timer := time.AfterFunc(reportAfter, func() { a.report(waitsForBranch(a.e.Name())) })
 	defer timer.Stop()
+	if e, has := a.further(); has {
+		return &cnirpc.Error{
+			Code: cnirpc.CodeRefused, Msg: "the pod has one branch interface, and " + e.Key.IfName + " has it",
+			Details: "make " + a.e.Key.IfName + " a network of another plugin, or remove it",
+		}
+	}
 	grant, err := a.c.Branches.Grant(ctx, a.pod, a.e.Key)
 	if err != nil {
 		return err
@@ -58,6 +64,17 @@ func waitsForBranch(pod string) error {
 	return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "it waits for its branch interface; `trunkline explain pod " + pod + "` says what is missing"}
 }
 
+// further returns the endpoint that has the branch already in the same sandbox: the ADD is that of a
+// further interface.
+func (a branchAddition) further() (e endpoint.Endpoint, has bool) {
+	for _, e := range a.c.State.Endpoints() {
+		if e.Key != a.e.Key && e.Key.ContainerID == a.e.Key.ContainerID && e.Attachment.Kind == endpoint.Branch && e.Stage != endpoint.Removing {
+			return e, true
+		}
+	}
+	return e, false
+}
+
 // older returns the wired endpoints of older sandboxes of the same pod with one of the addresses.
 // waits reports that all holders are such, or being removed.
 func (a branchAddition) older(grant Grant) (wired []endpoint.Endpoint, waits bool) {
@@ -65,7 +82,7 @@ func (a branchAddition) older(grant Grant) (wired []endpoint.Endpoint, waits boo
 	for _, e := range a.c.State.Endpoints() {
 		switch {
 		case !e.Addresses.Overlaps(grant.Addresses), e.Key == a.e.Key, e.Stage == endpoint.Removing:
-		case e.Pod == a.e.Pod:
+		case e.Pod == a.e.Pod && e.Key.ContainerID != a.e.Key.ContainerID:
 			wired = append(wired, e)
 		default:
 			waits = false

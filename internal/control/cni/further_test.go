@@ -12,6 +12,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // Multus has the plugin make a second interface of a pod.
@@ -67,5 +68,40 @@ func TestAFurtherInterfaceDoesNotEndTheClaimOfItsPod(t *testing.T) {
 	}
 	if h.count(ipam.Cooling) != 0 || h.count(ipam.Assigned) != 2 {
 		t.Errorf("%d addresses are assigned, %d in their cool-down; want both assigned", h.count(ipam.Assigned), h.count(ipam.Cooling))
+	}
+}
+
+// oneBranch gives every pod the same branch.
+type oneBranch struct{ Branches }
+
+func (oneBranch) Grant(context.Context, kube.Pod, endpoint.Key) (Grant, error) {
+	return Grant{
+		Addresses:  endpoint.Addresses{IPv4: netip.MustParseAddr("10.0.1.7")},
+		Attachment: endpoint.Attachment{Kind: endpoint.Branch, Interface: "eni-0123456789abcdef0", Table: 103, Branch: endpoint.BranchLink{VLAN: 3, Mode: endpoint.Strict}},
+	}, nil
+}
+
+// A pod has one branch: a further interface is refused, and the first one keeps it.
+func TestAFurtherInterfaceOfAPodOnABranchIsRefused(t *testing.T) {
+	h := newHarness(t)
+	h.Branches = oneBranch{}
+	add := func(ifName string) error {
+		a := addOf("known", "u1").on(h)
+		a.request.IfName = ifName
+		if err := a.identify(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.pod.BranchInterface = true
+		return a.attach(t.Context())
+	}
+	if err := add("eth0"); err != nil {
+		t.Fatal(err)
+	}
+	var refusal *cnirpc.Error
+	if err := add("net1"); !errors.As(err, &refusal) || refusal.Code != cnirpc.CodeRefused {
+		t.Errorf("a further interface: %v", err)
+	}
+	if left := h.State.Endpoints(); len(left) != 1 || left[0].Key.IfName != "eth0" || left[0].Stage == endpoint.Removing {
+		t.Errorf("endpoints %+v", left)
 	}
 }

@@ -60,6 +60,9 @@ type Deps struct {
 	// that it is a member of them counts here. Of others, control/branch refuses at ADD those that are
 	// selected, so groups are enforced of pods that came to be selected later.
 	Branches bool
+	// Excluded are namespaces in which the groups of policies are not enforced here, but of pods that request
+	// a branch themselves, as admission adds no request there. Their pods have the groups of the node.
+	Excluded []string
 	// Judges reports, where pods may have branch interfaces, whether the node has none for pods that
 	// are added now: these are refused here if their groups cannot be applied. Nil: it may have.
 	Judges func() bool
@@ -177,7 +180,7 @@ func (o *Objects) give(out *kube.PolicyChanges, ref policy.PodRef) {
 	labelled := *p.Pod
 	labelled.Labels = o.labels(securitygroup.Pod{
 		Ref: securitygroup.Ref{Namespace: p.Namespace, Name: p.Name}, Labels: p.Labels, ServiceAccount: p.account, HostNetwork: p.HostNetwork,
-	}, p.Addresses, false)
+	}, p.Addresses, false, false)
 	if before := o.given[ref]; before != nil && reflect.DeepEqual(*before, labelled) {
 		return
 	}
@@ -246,11 +249,15 @@ func (s *selector) decide(p securitygroup.Pod) securitygroup.Decision {
 }
 
 // labels are the labels of a pod with those of its groups. A pod that is refused keeps the groups
-// that it has; without any it is cut off. Of a pod with a branch nothing is denied. The caller holds
-// the lock.
-func (o *Objects) labels(p securitygroup.Pod, addresses []netip.Addr, branch bool) labels.Set {
+// that it has; without any it is cut off. Of a pod with a branch nothing is denied. Whether a pod of another
+// node requests a branch is not known. The caller holds the lock.
+func (o *Objects) labels(p securitygroup.Pod, addresses []netip.Addr, branch, requests bool) labels.Set {
 	ref := policy.PodRef{Namespace: p.Namespace, Name: p.Name}
-	d := o.selector.decide(p)
+	excluded := !requests && slices.Contains(o.Excluded, p.Namespace)
+	d := securitygroup.Decision{Verdict: securitygroup.NotSelected}
+	if !excluded {
+		d = o.selector.decide(p)
+	}
 	g := grouprules.Groups{Isolated: d.Verdict != securitygroup.NotSelected}
 	switch d.Verdict {
 	case securitygroup.Selected:
@@ -261,7 +268,9 @@ func (o *Objects) labels(p securitygroup.Pod, addresses []netip.Addr, branch boo
 	case securitygroup.Refused:
 		g.Own = o.applied[ref]
 	case securitygroup.NotSelected:
-		delete(o.applied, ref)
+		if !excluded {
+			delete(o.applied, ref)
+		}
 		if !p.HostNetwork {
 			g.Inherited = o.selector.pools.Of(addresses)
 		}

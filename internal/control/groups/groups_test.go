@@ -330,6 +330,31 @@ func TestOfPodsWithBranchesOnlyTheMembershipCounts(t *testing.T) {
 	}
 }
 
+// No policy keeps DNS from starting: where pods have branches, one of an excluded namespace is neither refused nor
+// cut off, unless it requests a branch itself.
+func TestPodsOfExcludedNamespacesHaveTheGroupsOfTheirNode(t *testing.T) {
+	o, g := cluster()
+	g.Branches, g.Judges, g.Excluded = true, func() bool { return true }, []string{"shop"}
+	o.edit(give("web", "sg-00000099"), give("db", db))
+	node := &nodePods{shopPod("web", "x"), shopPod("db", "x")}
+	(*node)[1].Requests = true
+	list := (groups.Pods{Objects: g, Of: node}).Pods()
+	if got, _ := labelsOf(kube.PolicyChanges{Pods: map[policy.PodRef]*policy.Pod{{Namespace: "shop", Name: "web"}: {Labels: list[0].Labels}}}, "web"); got != "" {
+		t.Errorf("web has the labels %q", got)
+	}
+	if list[1].Labels[grouprules.SubjectLabel(db)] == "" {
+		t.Errorf("db requests a branch, and has the labels %v", list[1].Labels)
+	}
+	c := groups.Component{Objects: g, Events: &warnings{}, Next: &next{}}
+	if err := c.Admit(t.Context(), (*node)[0]); err != nil {
+		t.Errorf("web is refused: %v", err)
+	}
+	g.Excluded = nil
+	if err := c.Admit(t.Context(), (*node)[0]); err == nil {
+		t.Error("without the exclusion it is not refused")
+	}
+}
+
 // nodePods are the pods of a node.
 type nodePods []kube.Pod
 

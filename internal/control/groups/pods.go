@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -19,7 +20,7 @@ func (o *Objects) label(p kube.Pod) kube.Pod {
 	o.update()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p.Labels = o.labels(p.Selectable(), p.Addresses, o.Branches && p.BranchInterface)
+	p.Labels = o.labels(p.Selectable(), p.Addresses, o.Branches && p.BranchInterface, p.Requests)
 	return p
 }
 
@@ -99,6 +100,8 @@ func (c Component) refusal(p kube.Pod) error {
 		return errUnknown
 	case c.Objects.Branches && (p.BranchInterface || c.Objects.Judges == nil || !c.Objects.Judges()):
 		return nil // control/branch decides
+	case slices.Contains(c.Objects.Excluded, p.Namespace) && !p.Requests:
+		return nil // control/branch reports it
 	case p.ServiceAccount == "" && p.Static == "":
 		return errNoAccount
 	}

@@ -288,6 +288,7 @@ func TestAChangedENIConfigConcernsNewBranchesOnly(t *testing.T) {
 			t.Fatalf("%d of %d branches in b, want that of the pod and three warm ones\n%s", n, len(w.branches()), w.ledger())
 		}
 		w.eniConfig("x", "c")
+		w.elapse(time.Second) // the watch of pods may be the faster one
 		w.start("two", "web")
 		w.elapse(time.Minute)
 		w.in("two", "c")

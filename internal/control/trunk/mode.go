@@ -98,7 +98,7 @@ func (n chooser) rest(ctx context.Context, object *vpcresources.CNINode, on *cor
 		}
 	}
 	if !n.advertise(ctx, on) {
-		return clock().Add(time.Second), nil
+		return clock().Add(advertiseAgain), nil
 	}
 	return time.Time{}, nil
 }

@@ -28,7 +28,8 @@ type node struct {
 	c       *Controller
 	name    string
 	loop    *loop.Loop
-	flights sync.WaitGroup // calls
+	end     context.CancelFunc // of the loop
+	flights sync.WaitGroup     // calls
 
 	rec     record
 	written written
@@ -58,6 +59,8 @@ type seen struct {
 	custom   customNetworking
 	branches bool // EC2 has branches that the record does not have
 	ebpf     bool // the capacity is that of the mode ebpf, which the node had before
+	limit    int  // branches of the instance type
+	shared   bool // AWS's controller makes branches on the node, or did
 }
 
 // result of a call.
@@ -82,6 +85,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	object, exists := n.c.objects.CNINode(n.name)
 	if !exists {
 		n.forget()
+		n.end() // no call is in flight; a CNINode that is created later has another reconcile
 		return time.Time{}, nil
 	}
 	on, present := n.c.objects.Node(n.name)
@@ -92,6 +96,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	n.settle(now)
 	mode := chooser{n}
 	mode.choose(object, on)
+	n.seen.shared = n.c.o.Choose && (!n.own() || object.OwnedByAWS() != "")
 	if mode.idle(object, on) {
 		return mode.rest(ctx, object, on)
 	}
@@ -103,10 +108,9 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 		return time.Time{}, n.release(ctx, object, on)
 	}
 	if present {
-		if err := n.readHost(ctx, on, now); err != nil {
+		if err := n.read(ctx, object, on, now); err != nil {
 			return time.Time{}, err
 		}
-		placer{n}.read(ctx, object, on, now)
 	}
 	d, err := n.plan(ctx, object, on, now)
 	if err != nil {
@@ -115,10 +119,28 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if err := n.begin(ctx, object, d, now); err != nil {
 		return time.Time{}, err
 	}
-	if !n.advertise(ctx, on) {
-		n.times.host = clock() // the next pass is due at once
+	return n.advertised(ctx, on, n.next(d, now)), nil
+}
+
+// advertised writes the capacity and returns when the next pass is due: soon if it was not written.
+func (n *node) advertised(ctx context.Context, on *corev1.Node, next time.Time) time.Time {
+	if n.advertise(ctx, on) {
+		return next
 	}
-	return n.next(d), nil
+	if again := clock().Add(advertiseAgain); next.IsZero() || again.Before(next) {
+		return again
+	}
+	return next
+}
+
+// read reads what EC2 and the node's ENIConfig say of a Node.
+func (n *node) read(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) error {
+	n.seen.limit, _ = core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
+	if err := n.readHost(ctx, on, now); err != nil {
+		return err
+	}
+	placer{n}.read(ctx, object, on, now)
+	return nil
 }
 
 // forget drops the record with its CNINode. Calls in flight end first: their outcomes are of no
@@ -211,7 +233,11 @@ func (n *node) settle(now time.Time) {
 // checkGone finds out whether the instance of the record is terminated, where its Node does not
 // exist or is another one now.
 func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) error {
-	if n.gone || on != nil && instanceOf(on) == n.rec.state.Instance || now.Before(n.times.gone) {
+	if n.gone || on != nil && instanceOf(on) == n.rec.state.Instance {
+		n.times.gone = time.Time{}
+		return nil
+	}
+	if now.Before(n.times.gone) {
 		return nil
 	}
 	n.times.gone = now.Add(goneEvery)
@@ -257,8 +283,7 @@ func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *co
 // readHost reads the instance from EC2: once, and again while a device index for the trunk is
 // needed and the ENIConfig of the node allows one.
 func (n *node) readHost(ctx context.Context, on *corev1.Node, now time.Time) error {
-	t := n.rec.state.Trunk
-	if n.gone || n.rec.host.devices > 0 && (t.Stage == core.Ready || t.Intent != nil || n.rec.refusedCustom()) || now.Before(n.times.host) {
+	if !n.asksHost(now) || now.Before(n.times.host) {
 		return nil
 	}
 	n.times.host = now.Add(hostEvery)
@@ -275,6 +300,15 @@ func (n *node) readHost(ctx context.Context, on *corev1.Node, now time.Time) err
 	n.rec.host = host{vpc: seen.VPC, subnet: seen.Subnet.ID, groups: seen.Groups, devices: limits.ENIs}
 	n.rec.ranges[seen.Subnet.ID] = ranges{seen.Subnet.CIDR, seen.Subnet.IPv6}
 	return nil
+}
+
+// asksHost reports whether the instance has to be read from EC2: it never was, or a trunk may be made now.
+func (n *node) asksHost(now time.Time) bool {
+	if n.gone || n.rec.host.devices == 0 {
+		return !n.gone
+	}
+	t, paused := n.rec.state.Trunk, n.rec.state.TrunkPaused(now)
+	return t.Stage != core.Ready && t.Intent == nil && n.seen.limit > 0 && n.own() && !paused && !n.rec.refusedCustom()
 }
 
 func typeOf(on *corev1.Node) string { return on.Labels[corev1.LabelInstanceTypeStable] }
@@ -321,14 +355,14 @@ func (c *Controller) config(asks bool) core.Config {
 
 // snapshot is the input of a plan. warm: branches are kept for pods to come.
 func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapshot {
-	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.host.Devices}
+	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.host.Devices, Shared: n.seen.shared}
 	free, total := n.c.subnets.of(n.rec.host.vpc, n.rec.host.subnet, warm)
 	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
 	placer{n}.place(&s, warm)
 	if on != nil {
 		s.Limits.ENIs = n.rec.host.devices
 		if n.own() { // otherwise no trunk and no branch is made
-			s.Limits.Branches, _ = core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
+			s.Limits.Branches = n.seen.limit
 		}
 	}
 	shown := map[core.PodUID]bool{}
@@ -349,7 +383,20 @@ func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapsho
 			s.Pods = append(s.Pods, core.Pod{UID: uid, Name: n.rec.names[uid].String(), Ended: true})
 		}
 	}
+	n.drop(shown)
 	return s
+}
+
+// drop forgets pods that are neither shown nor in the state.
+func (n *node) drop(shown map[core.PodUID]bool) {
+	stale := func(uid core.PodUID) bool {
+		_, has := n.rec.state.Of(uid)
+		return !shown[uid] && !has
+	}
+	maps.DeleteFunc(n.ended, func(uid core.PodUID, _ bool) bool { return stale(uid) })
+	for _, said := range []map[core.PodUID]string{n.said.requested, n.said.allocated} {
+		maps.DeleteFunc(said, func(uid core.PodUID, _ string) bool { return stale(uid) })
+	}
 }
 
 // confirm looks for pods by live GETs. It reports whether one has ended.
@@ -424,32 +471,24 @@ func (n *node) report(r result) {
 	n.loop.Mark()
 }
 
-// next is when the next pass is due without an event.
-func (n *node) next(d core.Decision) time.Time {
-	out := n.times.observe
+// next is when the next pass is due without an event. A time that this pass, at now, did not use is none: what
+// it is for waits for an event.
+func (n *node) next(d core.Decision, now time.Time) (out time.Time) {
+	observe, written := n.times.observe, time.Time{}
 	if n.times.unlisted {
-		out = time.Time{} // the listing marks the node
+		observe = time.Time{} // the listing marks the node
 	}
-	written := time.Time{}
 	if !n.times.bound.IsZero() {
 		written = n.times.bound.Add(boundWithin)
 	}
-	for _, t := range []time.Time{d.Next, n.due(), n.seen.custom.recheck, written} {
-		if !t.IsZero() && (out.IsZero() || t.Before(out)) {
+	host := time.Time{}
+	if n.asksHost(now) {
+		host = n.times.host
+	}
+	for _, t := range []time.Time{observe, d.Next, host, n.times.gone, n.seen.custom.recheck, written} {
+		if t.After(now) && (out.IsZero() || t.Before(out)) {
 			out = t
 		}
 	}
 	return out
-}
-
-// due is when EC2 is asked again for the instance; zero if it need not be.
-func (n *node) due() time.Time {
-	switch {
-	case n.gone:
-	case n.rec.host.devices == 0 || n.rec.state.Trunk.Stage != core.Ready && n.rec.state.Trunk.Intent == nil && !n.rec.refusedCustom():
-		return n.times.host
-	case n.times.gone.After(n.times.host):
-		return n.times.gone
-	}
-	return time.Time{}
 }

@@ -1,7 +1,9 @@
 package trunk_test
 
 import (
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -290,4 +292,26 @@ func TestWithoutTheAPIServerNothingIsBegun(t *testing.T) {
 			w.t.Errorf("%d branches, want 3", n)
 		}
 	})
+}
+
+// A cluster that replaces its nodes does not keep what reconciled the earlier ones.
+func TestTheReconcileOfADeletedNodeEnds(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		running := func(want int) {
+			t.Helper()
+			w.elapse(10 * time.Second)
+			stacks := make([]byte, 8<<20)
+			if n := strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "trunk.(*Controller).run("); n != want {
+				t.Errorf("%d nodes are reconciled, want %d", n, want)
+			}
+		}
+		running(1)
+		for range 2 {
+			w.node("n2", "node2")
+			running(2)
+			w.Delete(nodesAt, "n2")
+			w.Delete(cniAt, "n2")
+			running(1)
+		}
+	}, withSmall)
 }

@@ -39,7 +39,8 @@ func (c *Controller) decide(pods []*corev1.Pod, in vpc.ID) []decided {
 	return out
 }
 
-// input is a pod as the plan reads it; ok is false for one that has and wants no branch.
+// input is a pod as the plan reads it; ok is false for one that has and wants no branch. One that requests a
+// branch and that no policy selects gets none: its policy may not be in the cache yet.
 func (d decided) input(s core.State) (p core.Pod, ok bool) {
 	p = core.Pod{
 		UID: core.PodUID(d.pod.UID), Name: podName(d.pod),

@@ -265,6 +265,11 @@ func TestATypeWithoutATrunkIsReported(t *testing.T) {
 		if _, has := n.Status.Capacity[vpc.ResourcePodENI]; has {
 			w.t.Errorf("capacity %v", n.Status.Capacity)
 		}
+		describes := w.wire.describes()
+		w.elapse(30 * time.Minute)
+		if n := w.wire.describes() - describes; n > 2 { // a regular observation
+			w.t.Errorf("%d describes in half an hour", n)
+		}
 	}, func(s *cloud.Spec) { s.Instances[0].Type = "t3.large" })
 }
 

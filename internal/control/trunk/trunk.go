@@ -62,6 +62,8 @@ const (
 	goneEvery = time.Minute
 	// passEvery is the least time between two passes of a node.
 	passEvery = 50 * time.Millisecond
+	// advertiseAgain is the time after which a capacity that was not written is written again.
+	advertiseAgain = time.Second
 	// boundWithin is how long the record of a binding waits for the next action, which is written with it.
 	boundWithin = 2 * time.Second
 	// settleFor is how long a new process makes no regular observation: what a restart must do first
@@ -185,14 +187,24 @@ func (c *Controller) startNodes(ctx context.Context, _ bool) (time.Time, error) 
 		if _, runs := c.nodes[n.Name]; !runs {
 			started := newNode(c, n.Name)
 			c.nodes[n.Name] = started
-			c.wait.Go(func() {
-				_ = started.loop.Run(ctx) // returns nil
-				started.flights.Wait()
-			})
+			var running context.Context
+			running, started.end = context.WithCancel(ctx)
+			c.wait.Go(func() { c.run(running, started) })
 		}
 		c.mu.Unlock()
 	}
 	return time.Time{}, nil
+}
+
+// run runs the reconcile of a node until ctx ends.
+func (c *Controller) run(ctx context.Context, n *node) {
+	defer n.end()
+	_ = n.loop.Run(ctx) // returns nil
+	n.flights.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.nodes, n.name)
+	c.fleet.Mark()
 }
 
 // wanted reports whether a node has branches or may have. Nodes of EKS Auto Mode have another

@@ -55,7 +55,7 @@ func Review(set *securitygroup.Set, namespace string, pod *corev1.Pod, account *
 		return Answer{Outcome: Refused, Why: d.Why}
 	case d.Verdict == securitygroup.NotSelected && requests && !p.HostNetwork:
 		return Answer{Outcome: NotSelected, Why: d.Why, Warning: fmt.Sprintf(
-			"the pod requests %s and no SecurityGroupPolicy selects it: its interface gets the security groups of its node", resource)}
+			"the pod requests %s and no SecurityGroupPolicy selects it: Trunkline's controller makes no branch for it, and it does not start; AWS's gives it the security groups of its node", resource)}
 	case d.Verdict == securitygroup.NotSelected:
 		return Answer{Outcome: NotSelected, Why: d.Why}
 	case requests:

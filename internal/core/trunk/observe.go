@@ -70,13 +70,14 @@ func (w shown) trunk(t Trunk, e Seen) Trunk {
 	return t
 }
 
-// missing is the state of a trunk that EC2 does not show attached. After two observations that
+// missing is the state of a trunk that EC2 does not show, or not attached. After two observations that
 // are MinAge apart it is attached or created again; EC2 has ended its associations, which are
 // made again under their VLANs.
 func (w shown) missing(t Trunk) Trunk {
 	e, listed := w.byENI[t.ENI]
 	switch {
-	case t.Stage != Ready || listed && e.Device > 0:
+	case t.Stage == Attaching && t.Intent != nil:
+	case t.Stage != Ready && t.Stage != Attaching, listed && (e.Device > 0 || t.Stage == Attaching):
 		t.Missing = time.Time{}
 	case !listed && !w.o.Complete:
 	case t.Missing.IsZero():
@@ -97,17 +98,27 @@ func (w shown) branch(s State, b Branch) {
 		e, listed = w.byIntent[cloud.ActionID(b.ID)]
 	}
 	switch i := b.Intent; {
-	case i != nil && !i.Lost: // its outcome comes
-	case i != nil && !listed:
+	case i == nil && !w.old(b.Changed): // a describe may be older than the record
+	case i == nil && listed:
+		s.Branches[b.ID] = w.repair(s, b, e)
+	case i == nil && w.o.Complete && b.Pod == "" && b.ENI != "":
+		s.Branches[b.ID] = s.vanished(b, w.c, w.now)
+	case i == nil, !i.Lost: // a pod has it, or its outcome comes
+	case !listed:
 		if w.absent(b.ENI, i) {
 			delete(s.Branches, b.ID)
 			delete(s.Backoffs, keyBranch+string(b.ID))
 		}
-	case i != nil && !w.o.At.Before(i.At):
+	case !w.o.At.Before(i.At):
 		w.resolve(s, b, e)
-	case i == nil && listed && w.old(b.Changed):
-		s.Branches[b.ID] = w.repair(s, b, e)
 	}
+}
+
+// vanished gives up a branch without a pod that EC2 does not show any more: another program has deleted it,
+// and its association with it. To delete it again changes nothing.
+func (s State) vanished(b Branch, c Config, now time.Time) Branch {
+	b.Association = ""
+	return s.giveUp(b, c, now)
 }
 
 // resolve settles an intent with an unknown outcome by what EC2 shows of its branch.

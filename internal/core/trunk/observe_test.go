@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/trunk"
 )
 
@@ -113,6 +114,72 @@ func TestATrunkThatIsGoneIsMadeAgainOnceThatIsConfirmed(t *testing.T) {
 		if got := calls(w, w.settle); got != tt.want || bound(t, w, p).VLAN != b.VLAN {
 			t.Errorf("%s: calls %q, want %q\n%s", name, got, tt.want, w.state)
 		}
+	}
+}
+
+// A trunk is deleted before it was attached, as by AWS's cleaner of leaked interfaces.
+func TestATrunkThatIsDeletedBeforeItIsAttachedIsMadeAgain(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 9)
+	p := w.start(1, "sg-a")
+	w.settle()
+	delete(w.ec2.enis, w.state.Trunk.ENI)
+	w.state.Trunk.Stage, w.state.Trunk.Device = trunk.Attaching, 0
+	w.pass(15*time.Minute, time.Minute)
+	if w.state.Trunk.Stage != trunk.Ready {
+		t.Errorf("the trunk is not made again: %s\n%s", w.state, w.decided)
+	}
+	bound(t, w, p)
+}
+
+// A trunk that is not attached is of no use on a node that has no branches any more.
+func TestATrunkThatIsNotAttachedIsDeletedFromANodeWithoutBranches(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 9)
+	w.settle()
+	w.ec2.enis[w.state.Trunk.ENI].Device = 0
+	w.state.Trunk.Stage, w.state.Trunk.Device = trunk.Attaching, 0
+	w.ec2.limits.Branches = 0
+	w.settle()
+	if w.state.Trunk.Stage != trunk.Absent || len(w.ec2.enis) > 0 {
+		t.Errorf("%s, %d interfaces", w.state, len(w.ec2.enis))
+	}
+}
+
+// AWS's controller makes branches on a node that was Trunkline's: they are never given up, and Trunkline's
+// own are.
+func TestBranchesOfAnotherControllerAreNotGivenUp(t *testing.T) {
+	for _, intent := range []cloud.ActionID{"", "br-lost"} {
+		w := newWorld(t, trunk.DefaultConfig(), 9)
+		w.ec2.subnets = append(w.ec2.subnets, trunk.Subnet{ID: "subnet-b", Total: 9, Free: 9})
+		w.settle()
+		w.leak(7)
+		for _, e := range w.ec2.branches() {
+			e.Intent = intent
+		}
+		w.shared = true
+		w.pass(2*time.Hour, 10*time.Minute)
+		if left := len(w.ec2.branches()); (left == 1) != (intent == "") {
+			t.Errorf("intent %q: %d branches are left", intent, left)
+		}
+	}
+}
+
+// A warm branch that another program has deleted is bound to no pod.
+func TestAWarmBranchThatEC2DoesNotShowIsForgotten(t *testing.T) {
+	w := newWorld(t, warmConfig(1), 18)
+	w.settle()
+	for _, b := range w.state.Branches {
+		delete(w.ec2.enis, b.ENI)
+	}
+	w.now = w.now.Add(w.c.MinAge)
+	w.observe(0)
+	w.pass(10*time.Minute, time.Minute)
+	for _, b := range w.state.Branches {
+		if w.ec2.enis[b.ENI] == nil {
+			t.Errorf("%s is not at EC2", b)
+		}
+	}
+	if len(w.state.Branches) != 1 {
+		t.Errorf("%s", w.state)
 	}
 }
 

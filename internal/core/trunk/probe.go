@@ -30,3 +30,9 @@ func Probed(s State, p Probe) State {
 	s.Backoffs[keyTrunk] = next
 	return s
 }
+
+// TrunkPaused reports whether a back-off delays what makes the trunk.
+func (s State) TrunkPaused(now time.Time) bool {
+	b, paused := s.Backoffs[keyTrunk]
+	return paused && now.Before(b.Until)
+}

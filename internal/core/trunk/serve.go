@@ -9,21 +9,36 @@ func (p *planner) trunk() {
 		return
 	}
 	if p.s.Terminated {
-		if t.Stage == Attaching { // an attached one is deleted with the instance
-			p.do(Branch{ENI: t.ENI}, Action{Kind: DeleteTrunk}, "the instance is terminated and the trunk is not attached")
-		}
+		p.deleteTrunk("the instance is terminated and the trunk is not attached")
 		return
 	}
 	if p.s.CustomNetworking && t.Stage == Ready && p.problem == "" && !p.placed(t.Subnet) {
 		p.report("", "the trunk is in subnet %s, which the ENIConfig does not name: replace the node", t.Subnet)
 	}
-	if p.s.Limits.branches() < 1 || t.Stage == Ready {
+	if t.Stage == Ready {
 		return
 	}
-	if b, paused := p.paused(keyTrunk); paused {
+	if b, paused := p.paused(keyTrunk); paused && p.s.Limits.branches() > 0 {
 		p.report("", "the trunk waits until %s: %s", b.Until.Format(clock), b.Message)
 		return
+	} else if p.s.Limits.branches() < 1 { // its type or its mode has changed
+		if !paused {
+			p.deleteTrunk("the node has no branches, and the trunk is not attached")
+		}
+		return
 	}
+	p.make(t)
+}
+
+// deleteTrunk deletes a trunk that is not attached. An attached one is deleted with the instance.
+func (p *planner) deleteTrunk(why string) {
+	if t := p.s.Trunk; t.Stage == Attaching {
+		p.do(Branch{ENI: t.ENI}, Action{Kind: DeleteTrunk}, "%s", why)
+	}
+}
+
+// make creates the trunk, or attaches it.
+func (p *planner) make(t Trunk) {
 	device, ok := p.device()
 	if !ok {
 		p.report("", "the trunk needs a device index, and other interfaces have all %d: lower the limit of interfaces for addresses", p.s.Limits.ENIs)

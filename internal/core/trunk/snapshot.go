@@ -60,6 +60,9 @@ type Snapshot struct {
 	WithoutCustom    string
 	Devices          []int // device indexes that interfaces other than the trunk have
 	Brake            cloud.Brake
+	// Shared: another controller makes branches on the node too, with the same tags. Those without an intent
+	// are its own.
+	Shared bool
 	// Terminated: EC2 shows the instance as terminated and a live GET did not find its node.
 	Terminated bool
 }

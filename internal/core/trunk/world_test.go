@@ -34,6 +34,7 @@ type pod struct {
 // every step.
 type world struct {
 	t       reporter
+	shared  bool // another controller makes branches too
 	now     time.Time
 	c       trunk.Config
 	state   trunk.State
@@ -79,7 +80,7 @@ func (w *world) end(p *pod) {
 
 func (w *world) snapshot() trunk.Snapshot {
 	s := trunk.Snapshot{
-		State: w.state, Limits: w.ec2.limits, Devices: w.devices, Terminated: w.ec2.ended, Brake: w.brake,
+		State: w.state, Limits: w.ec2.limits, Devices: w.devices, Terminated: w.ec2.ended, Brake: w.brake, Shared: w.shared,
 		Node: trunk.Placement{Subnets: slices.Clone(w.ec2.subnets), Groups: trunk.NewGroups("sg-node")}, Custom: w.custom, CustomNetworking: w.custom != nil,
 	}
 	for _, p := range w.pods {

@@ -47,6 +47,8 @@ type Pod struct {
 	// BranchInterface pods request an interface of their own, for their security groups: AWS's
 	// webhook has added the resource vpc.amazonaws.com/pod-eni to them.
 	BranchInterface bool `json:"branchInterface,omitempty"`
+	// Requests is that its containers request one, whether the pod gets it or not.
+	Requests bool `json:"requests,omitempty"`
 	// ServiceAccount is that of the pod; empty for static pods, and in a snapshot of an earlier build.
 	ServiceAccount string    `json:"serviceAccount,omitempty"`
 	Created        time.Time `json:"created"`
@@ -138,8 +140,8 @@ func podFrom(in *corev1.Pod) Pod {
 		Static:      in.Annotations[corev1.MirrorPodAnnotationKey],
 
 		ServiceAccount:  in.Spec.ServiceAccountName,
-		BranchInterface: requestsBranch(in.Spec.Containers),
-		AwaitsVolume:    slices.ContainsFunc(in.Spec.Volumes, awaited),
+		BranchInterface: requestsBranch(in.Spec.Containers), Requests: requestsBranch(in.Spec.Containers),
+		AwaitsVolume: slices.ContainsFunc(in.Spec.Volumes, awaited),
 	}
 	for _, ip := range in.Status.PodIPs {
 		if a, err := netip.ParseAddr(ip.IP); err == nil {

@@ -163,6 +163,9 @@ func missing(o Objects, d securitygroup.Decision, e Explanation, entries []poden
 		if len(e.Branches) > 0 && !securitygroup.FromPod(o.Pod).Ended {
 			add("no policy selects the pod, and it has a branch: it keeps the branch's groups until it ends")
 		}
+		if e.Requests > 0 && len(e.Branches) == 0 && !kube.Wired(o.Pod) && e.Mode == trunkline.GroupsOwn {
+			add("no policy selects the pod, and it requests %s: no branch is made for it: create it again without the request, or create a policy", vpc.ResourcePodENI)
+		}
 		return list
 	case d.Verdict == securitygroup.Refused:
 		add("the pod is refused: %s: correct the policy or the group, or create the service account", d.Why)

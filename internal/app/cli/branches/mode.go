@@ -63,10 +63,18 @@ func enforcer(o Objects, e Explanation) (Enforcer, string) {
 		return ByNone, reported
 	case len(e.Branches) > 0 || e.Requests > 0 || !kube.Wired(o.Pod):
 		return ByVPC, reported
+	case g.NodeEnforces && excludes(o, e):
+		return ByNone, reported
 	case g.NodeEnforces:
 		return ByNode, reported + " with pod-security-group-late-match: enforce" + late
 	}
 	return ByNone, reported + " with pod-security-group-late-match: report or evict" + late
+}
+
+// excludes reports whether the pod is in a namespace in which only pods that request a branch have groups of
+// their own, where nodes have branches.
+func excludes(o Objects, e Explanation) bool {
+	return o.Pod.Namespace == metav1.NamespaceSystem && e.Requests == 0
 }
 
 // chosen is who enforces the groups of a pod where each node has a mode of its own. A pod that runs has what it
@@ -82,6 +90,8 @@ func chosen(o Objects, e Explanation, g *trunkline.PodGroups) (Enforcer, string)
 		return ByVPC, why + "; the pod got its branch before"
 	case branch, g.Mode != trunkline.GroupsEBPF && g.Mode != trunkline.GroupsUndecided && !kube.Wired(o.Pod):
 		return ByVPC, why
+	case g.Mode != trunkline.GroupsUndecided && excludes(o, e):
+		return ByNone, why
 	case g.Mode == trunkline.GroupsEBPF:
 		return ByNode, why
 	case kube.Wired(o.Pod):

@@ -54,7 +54,7 @@ type Progress interface {
 }
 
 // removeTime bounds the clean-up, also that of an interrupted run.
-const removeTime = 90 * time.Second
+const removeTime = 3 * time.Minute
 
 // Tested reports whether any selected case ran. The operation checks, which are part of
 // every run, do not count.
