@@ -134,10 +134,22 @@ func (n chooser) ofPods(list []decided) []decided {
 		}
 		return list
 	}
-	return slices.DeleteFunc(list, func(d decided) bool {
+	return slices.DeleteFunc(slices.Clone(list), func(d decided) bool {
 		_, has := n.rec.state.Of(core.PodUID(d.pod.UID))
 		return !has
 	})
+}
+
+// annotated are the pods without a branch in the record of which the annotation names one. It is given up with
+// none of them running, whoever has made it.
+func (n chooser) annotated(list []decided) (out []core.Pod) {
+	for _, d := range list {
+		d.requests = false
+		if p, _ := d.input(n.rec.state); p.ENI != "" && len(p.Groups) == 0 {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // writeChoice is the decision as it is recorded.

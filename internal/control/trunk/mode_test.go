@@ -258,3 +258,31 @@ func TestNodesOfAWSsControllerAreLeftAlone(t *testing.T) {
 		w.hasCapacity("n1", -1)
 	}, withSmall)
 }
+
+// AWS's controller comes to serve a node that has a trunk of Trunkline's. The branches that it makes have the same
+// tags, and are in no record of Trunkline's.
+func TestBranchesOfAWSsControllerAreNotGivenUp(t *testing.T) {
+	inWorld(t, nil, func(in *world) {
+		w := choosing{in}
+		w.startChoosing()
+		w.mode("n1", groupmode.Own, groupmode.Allowed, 38)
+		n := w.cniNode()
+		n.Finalizers = append(n.Finalizers, vpcresources.FinalizerAWS)
+		w.Put(cniAt, &n)
+		w.elapse(10 * time.Second)
+		if l := w.cniNode().Status.Trunkline; l.Mode.Mode != vpcresources.GroupMode(groupmode.Managed) || l.Trunk == nil {
+			w.t.Fatalf("mode %+v, trunk %+v; want managed, and the trunk", l.Mode, l.Trunk)
+		}
+		_, err := w.cloud.CreateInterface(cloud.NewInterface{
+			Subnet: vpc.SubnetID(w.cniNode().Status.Trunkline.Host.SubnetID), Type: vpc.TypeBranch, Groups: []vpc.SecurityGroupID{vpc.SecurityGroupID(w.groups["web"])},
+			Tags: cloud.Tags{vpc.TagOwner: vpc.OwnerResourceController, vpc.TagInstanceID: string(w.cloud.State().InstanceNamed("node1").ID)},
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.elapse(3 * time.Hour)
+		if n := w.wire.count("DeleteNetworkInterface", "DisassociateTrunkInterface"); n != 0 {
+			w.t.Errorf("%d calls that give it up", n)
+		}
+	}, withSmall)
+}

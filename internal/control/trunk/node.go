@@ -319,11 +319,15 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 	if n.rec.host.devices == 0 && !n.gone {
 		return core.Decision{}, nil // not read yet
 	}
-	decided := chooser{n}.ofPods(n.c.decide(n.c.objects.PodsOn(n.name), n.rec.host.vpc))
+	all := n.c.decide(n.c.objects.PodsOn(n.name), n.rec.host.vpc)
+	decided := chooser{n}.ofPods(all)
 	observed := false
 	for {
 		config := n.c.config(!n.gone && on != nil && asksForBranches(object, on))
 		s := n.snapshot(decided, on, config.Warm > 0 || len(config.Exact) > 0)
+		if !n.own() {
+			s.Pods = append(s.Pods, chooser{n}.annotated(all)...)
+		}
 		d := core.Plan(s, config, now)
 		confirmed, err := n.confirm(ctx, d.Confirm)
 		if err != nil {

@@ -11,14 +11,12 @@ const alarmAbove = 5
 
 // collect gives up the branches that EC2 shows, that are in no state and that no pod names, after
 // two observations that are MinAge apart.
-//
-// Where another controller makes branches too, those of Trunkline are few: it does not halt for them.
 func (p *planner) collect() {
 	named := make(map[string]bool)
 	for _, pod := range p.s.Pods {
 		named[string(pod.ENI)] = !pod.Ended && !p.s.Terminated
 	}
-	if n := len(p.s.Unowned); !p.s.Shared && n > alarmAbove && n > len(p.branches) && !p.s.Terminated {
+	if n := p.lost(); n > alarmAbove && n > len(p.branches) && !p.s.Terminated {
 		p.report("", "%d branches at EC2 are not in the state, which has %d: none is deleted; check whether the status of the CNINode was lost", n, len(p.branches))
 		return
 	}
@@ -38,7 +36,20 @@ func (p *planner) collect() {
 	}
 }
 
+// lost counts the unowned branches that are Trunkline's.
+func (p *planner) lost() (n int) {
+	for _, u := range p.s.Unowned {
+		if p.ours(u) {
+			n++
+		}
+	}
+	return n
+}
+
+// ours reports whether an unowned branch is none of another controller.
+func (p *planner) ours(u Unowned) bool { return u.Seen.Intent != "" || !p.s.Shared }
+
 // unused reports whether an unowned branch is Trunkline's to give up, by two observations.
 func (p *planner) unused(u Unowned) bool {
-	return (u.Seen.Intent != "" || !p.s.Shared) && p.s.owns(u) && u.Passes >= 2 && !p.s.Observed.Before(u.First.Add(p.c.MinAge))
+	return p.ours(u) && p.s.owns(u) && u.Passes >= 2 && !p.s.Observed.Before(u.First.Add(p.c.MinAge))
 }

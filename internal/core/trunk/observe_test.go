@@ -163,6 +163,24 @@ func TestBranchesOfAnotherControllerAreNotGivenUp(t *testing.T) {
 	}
 }
 
+// Where another controller makes branches too, Trunkline's own ones of running pods are not given up either
+// after the record was lost.
+func TestOnASharedNodeALostStateDeletesNoBranch(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 18)
+	for n := range 8 {
+		w.start(n, "sg-a")
+	}
+	w.settle()
+	for _, p := range w.pods {
+		p.hidden = true
+	}
+	w.state, w.shared = trunk.New(instance), true
+	w.pass(30*time.Minute, time.Minute)
+	if n := len(w.ec2.branches()); n < 8 || !strings.Contains(problems(w), "none is deleted") {
+		t.Errorf("%d branches, problems %q", n, problems(w))
+	}
+}
+
 // A warm branch that another program has deleted is bound to no pod.
 func TestAWarmBranchThatEC2DoesNotShowIsForgotten(t *testing.T) {
 	w := newWorld(t, warmConfig(1), 18)
