@@ -37,10 +37,10 @@ func metricsOf(b *branched) (string, error) {
 // violations waits until the audit has compared pods and counts this many that are unprotected.
 func (b *branched) violations(n int) {
 	b.t.Helper()
-	b.violates("unprotected", n)
+	violates(b, "unprotected", n)
 }
 
-func (b *branched) violates(kind string, n int) {
+func violates(b *branched, kind string, n int) {
 	b.t.Helper()
 	b.Until(fmt.Sprintf("%d violations of the kind %s are counted", n, kind), func() error {
 		text, err := metricsOf(b)

@@ -30,7 +30,7 @@ func TestABranchWithOtherGroupsThanThoseOfThePoliciesIsRefused(t *testing.T) {
 
 // AWS's controller leaves a running pod with the groups that it started with. The audit reads them from
 // EC2 and counts the pod.
-func TestTheAuditCountsAPodWhosePolicyWasEditedUnderAWSsController(t *testing.T) {
+func TestTheAuditCountsAPodOfAPolicyThatWasEditedUnderAWSsController(t *testing.T) {
 	t.Parallel()
 	b := newManaged(t)
 	b.groupPolicy("web", "web", "web")
@@ -40,9 +40,9 @@ func TestTheAuditCountsAPodWhosePolicyWasEditedUnderAWSsController(t *testing.T)
 	if err := b.Add(b.NewPod("web")); err != nil {
 		t.Fatal(err)
 	}
-	b.violates("groups", 0)
+	violates(b, "groups", 0)
 	b.groupPolicy("web", "web", "db")
-	b.violates("groups", 1)
+	violates(b, "groups", 1)
 	b.groupPolicy("web", "web", "web")
-	b.violates("groups", 0)
+	violates(b, "groups", 0)
 }

@@ -90,7 +90,7 @@ func eniConfigOf(object *vpcresources.CNINode, of *corev1.Node) (name string, on
 
 // read judges the ENIConfig of a node. Without the Node, the last judgement remains.
 func (n placer) read(ctx context.Context, object *vpcresources.CNINode, of *corev1.Node, now time.Time) {
-	if n.gone || of == nil || n.rec.host.devices == 0 {
+	if n.seen.gone || of == nil || n.rec.host.devices == 0 {
 		return
 	}
 	name, on := eniConfigOf(object, of)

@@ -140,8 +140,8 @@ func (n chooser) ofPods(list []decided) []decided {
 	})
 }
 
-// annotated are the pods without a branch in the record of which the annotation names one. It is given up with
-// none of them running, whoever has made it.
+// annotated are the pods without a branch in the record of which the annotation names one. No such branch is given
+// up while its pod runs, by whichever controller it was made.
 func (n chooser) annotated(list []decided) (out []core.Pod) {
 	for _, d := range list {
 		d.requests = false

@@ -37,7 +37,6 @@ type node struct {
 	waiting waiting
 	seen    seen
 	times   times
-	gone    bool // the instance is terminated and its Node does not exist
 	said    said
 
 	mu      sync.Mutex
@@ -58,6 +57,7 @@ type seen struct {
 	host     ec2.Host
 	custom   customNetworking
 	branches bool // EC2 has branches that the record does not have
+	gone     bool // the instance is terminated and its Node does not exist
 	ebpf     bool // the capacity is that of the mode ebpf, which the node had before
 	limit    int  // branches of the instance type
 	shared   bool // AWS's controller makes branches on the node, or did
@@ -104,11 +104,11 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if err := n.checkGone(ctx, object, on, now); err != nil {
 		return time.Time{}, err
 	}
-	if n.gone && n.rec.empty() {
+	if n.seen.gone && n.rec.empty() {
 		return time.Time{}, n.release(ctx, object, on)
 	}
 	if present {
-		if err := n.read(ctx, object, on, now); err != nil {
+		if err := (hostReader{n}).read(ctx, object, on, now); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -133,16 +133,6 @@ func (n *node) advertised(ctx context.Context, on *corev1.Node, next time.Time) 
 	return next
 }
 
-// read reads what EC2 and the node's ENIConfig say of a Node.
-func (n *node) read(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) error {
-	n.seen.limit, _ = core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
-	if err := n.readHost(ctx, on, now); err != nil {
-		return err
-	}
-	placer{n}.read(ctx, object, on, now)
-	return nil
-}
-
 // forget drops the record with its CNINode. Calls in flight end first: their outcomes are of no
 // record then.
 func (n *node) forget() {
@@ -150,7 +140,7 @@ func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.results, n.view = nil, view{}
-	n.rec, n.written, n.gone, n.seen.custom = record{}, written{}, false, customNetworking{}
+	n.rec, n.written, n.seen.gone, n.seen.custom = record{}, written{}, false, customNetworking{}
 	n.times.bound = time.Time{}
 }
 
@@ -233,7 +223,7 @@ func (n *node) settle(now time.Time) {
 // checkGone finds out whether the instance of the record is terminated, where its Node does not
 // exist or is another one now.
 func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) error {
-	if n.gone || on != nil && instanceOf(on) == n.rec.state.Instance {
+	if n.seen.gone || on != nil && instanceOf(on) == n.rec.state.Instance {
 		n.times.gone = time.Time{}
 		return nil
 	}
@@ -257,7 +247,7 @@ func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *
 	if err != nil {
 		return err
 	}
-	n.gone = !exists
+	n.seen.gone = !exists
 	return nil
 }
 
@@ -280,50 +270,19 @@ func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *co
 	return nil
 }
 
-// readHost reads the instance from EC2: once, and again while a device index for the trunk is
-// needed and the ENIConfig of the node allows one.
-func (n *node) readHost(ctx context.Context, on *corev1.Node, now time.Time) error {
-	if !n.asksHost(now) || now.Before(n.times.host) {
-		return nil
-	}
-	n.times.host = now.Add(hostEvery)
-	seen, err := n.c.o.EC2.Host(ctx, n.rec.state.Instance)
-	if err != nil {
-		return err
-	}
-	limits, err := n.c.o.EC2.InstanceLimits(ctx, typeOf(on))
-	if err != nil {
-		return err
-	}
-	n.seen.host = seen
-	n.c.subnets.note(now, seen.Subnet)
-	n.rec.host = host{vpc: seen.VPC, subnet: seen.Subnet.ID, groups: seen.Groups, devices: limits.ENIs}
-	n.rec.ranges[seen.Subnet.ID] = ranges{seen.Subnet.CIDR, seen.Subnet.IPv6}
-	return nil
-}
-
-// asksHost reports whether the instance has to be read from EC2: it never was, or a trunk may be made now.
-func (n *node) asksHost(now time.Time) bool {
-	if n.gone || n.rec.host.devices == 0 {
-		return !n.gone
-	}
-	t, paused := n.rec.state.Trunk, n.rec.state.TrunkPaused(now)
-	return t.Stage != core.Ready && t.Intent == nil && n.seen.limit > 0 && n.own() && !paused && !n.rec.refusedCustom()
-}
-
 func typeOf(on *corev1.Node) string { return on.Labels[corev1.LabelInstanceTypeStable] }
 
 // plan plans once the pods that are missing from the cache were looked for, and EC2 was observed if
 // that is due.
 func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) (core.Decision, error) {
-	if n.rec.host.devices == 0 && !n.gone {
+	if n.rec.host.devices == 0 && !n.seen.gone {
 		return core.Decision{}, nil // not read yet
 	}
 	all := n.c.decide(n.c.objects.PodsOn(n.name), n.rec.host.vpc)
 	decided := chooser{n}.ofPods(all)
 	observed := false
 	for {
-		config := n.c.config(!n.gone && on != nil && asksForBranches(object, on))
+		config := n.c.config(!n.seen.gone && on != nil && asksForBranches(object, on))
 		s := n.snapshot(decided, on, config.Warm > 0 || len(config.Exact) > 0)
 		if !n.own() {
 			s.Pods = append(s.Pods, chooser{n}.annotated(all)...)
@@ -359,7 +318,7 @@ func (c *Controller) config(asks bool) core.Config {
 
 // snapshot is the input of a plan. warm: branches are kept for pods to come.
 func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapshot {
-	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.gone, Devices: n.seen.host.Devices, Shared: n.seen.shared}
+	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.seen.gone, Devices: n.seen.host.Devices, Shared: n.seen.shared}
 	free, total := n.c.subnets.of(n.rec.host.vpc, n.rec.host.subnet, warm)
 	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
 	placer{n}.place(&s, warm)
@@ -486,7 +445,7 @@ func (n *node) next(d core.Decision, now time.Time) (out time.Time) {
 		written = n.times.bound.Add(boundWithin)
 	}
 	host := time.Time{}
-	if n.asksHost(now) {
+	if (hostReader{n}).due(now) {
 		host = n.times.host
 	}
 	for _, t := range []time.Time{observe, d.Next, host, n.times.gone, n.seen.custom.recheck, written} {

@@ -3,6 +3,7 @@ package trunk
 import (
 	"maps"
 	"slices"
+	"time"
 )
 
 // A pass halts when more than alarmAbove branches are unowned and they are more than half of all:
@@ -16,14 +17,14 @@ func (p *planner) collect() {
 	for _, pod := range p.s.Pods {
 		named[string(pod.ENI)] = !pod.Ended && !p.s.Terminated
 	}
-	if n := p.lost(); n > alarmAbove && n > len(p.branches) && !p.s.Terminated {
+	if n := p.s.lost(); n > alarmAbove && n > len(p.branches) && !p.s.Terminated {
 		p.report("", "%d branches at EC2 are not in the state, which has %d: none is deleted; check whether the status of the CNINode was lost", n, len(p.branches))
 		return
 	}
 	left := p.c.Collect
 	for _, eni := range slices.Sorted(maps.Keys(p.s.Unowned)) {
 		u := p.s.Unowned[eni]
-		if left < 1 || named[string(eni)] || !p.unused(u) {
+		if left < 1 || named[string(eni)] || !p.s.unused(u, p.c.MinAge) {
 			continue
 		}
 		end := Action{Kind: DeleteBranch}
@@ -37,9 +38,9 @@ func (p *planner) collect() {
 }
 
 // lost counts the unowned branches that are Trunkline's.
-func (p *planner) lost() (n int) {
-	for _, u := range p.s.Unowned {
-		if p.ours(u) {
+func (s Snapshot) lost() (n int) {
+	for _, u := range s.Unowned {
+		if s.ours(u) {
 			n++
 		}
 	}
@@ -47,9 +48,9 @@ func (p *planner) lost() (n int) {
 }
 
 // ours reports whether an unowned branch is none of another controller.
-func (p *planner) ours(u Unowned) bool { return u.Seen.Intent != "" || !p.s.Shared }
+func (s Snapshot) ours(u Unowned) bool { return u.Seen.Intent != "" || !s.Shared }
 
 // unused reports whether an unowned branch is Trunkline's to give up, by two observations.
-func (p *planner) unused(u Unowned) bool {
-	return p.ours(u) && p.s.owns(u) && u.Passes >= 2 && !p.s.Observed.Before(u.First.Add(p.c.MinAge))
+func (s Snapshot) unused(u Unowned, minAge time.Duration) bool {
+	return s.ours(u) && s.owns(u) && u.Passes >= 2 && !s.Observed.Before(u.First.Add(minAge))
 }

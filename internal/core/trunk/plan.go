@@ -62,7 +62,7 @@ func Plan(s Snapshot, c Config, now time.Time) Decision {
 		p.d.Numbers = s.numbers(p.unserved, now)
 		return p.d
 	}
-	p.trunk()
+	trunking{p}.plan()
 	p.serve()
 	warmth{p}.grow()
 	p.advance()

@@ -2,8 +2,11 @@ package trunk
 
 import "fmt"
 
-// trunk makes the trunk of a node that can have one.
-func (p *planner) trunk() {
+// trunking plans the trunk.
+type trunking struct{ *planner }
+
+// plan makes the trunk of a node that can have one.
+func (p trunking) plan() {
 	t := p.s.Trunk
 	if t.Intent != nil {
 		return
@@ -31,14 +34,14 @@ func (p *planner) trunk() {
 }
 
 // deleteTrunk deletes a trunk that is not attached. An attached one is deleted with the instance.
-func (p *planner) deleteTrunk(why string) {
+func (p trunking) deleteTrunk(why string) {
 	if t := p.s.Trunk; t.Stage == Attaching {
 		p.do(Branch{ENI: t.ENI}, Action{Kind: DeleteTrunk}, "%s", why)
 	}
 }
 
 // make creates the trunk, or attaches it.
-func (p *planner) make(t Trunk) {
+func (p trunking) make(t Trunk) {
 	device, ok := p.device()
 	if !ok {
 		p.report("", "the trunk needs a device index, and other interfaces have all %d: lower the limit of interfaces for addresses", p.s.Limits.ENIs)
@@ -60,7 +63,7 @@ func (p *planner) make(t Trunk) {
 
 // device is the highest free device index: interfaces for addresses are attached from the lowest
 // on.
-func (p *planner) device() (int, bool) {
+func (p trunking) device() (int, bool) {
 	used := make(map[int]bool)
 	for _, n := range p.s.Devices {
 		used[n] = true
