@@ -19,7 +19,7 @@ func (n hostReader) read(ctx context.Context, object *vpcresources.CNINode, on *
 	if err := n.readHost(ctx, on, now); err != nil {
 		return err
 	}
-	placer{n.node}.read(ctx, object, on, now)
+	placer(n).read(ctx, object, on, now)
 	return nil
 }
 
