@@ -84,7 +84,7 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 			requested[p.Spec.NodeName] += int(branches.Requests(p))
 		}
 	}
-	networks, _, err := kube.Reports(ctx, c.client)
+	networks, err := c.reports(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +115,23 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 	}
 	slices.SortFunc(out, func(a, b connectivity.Node) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// reportedWithin bounds how long an empty report is read again.
+const reportedWithin = 10 * time.Second
+
+// reports are those of all agents. An agent creates its report before it writes it, so one that is empty is read
+// again.
+func (c *testCluster) reports(ctx context.Context) (list []trunkline.NodeNetwork, err error) {
+	empty := func(n trunkline.NodeNetwork) bool { return len(n.Status.Conditions) == 0 }
+	waited := wait.PollUntilContextTimeout(ctx, pollEvery, reportedWithin, true, func(ctx context.Context) (bool, error) {
+		list, _, err = kube.Reports(ctx, c.client)
+		return err == nil && !slices.ContainsFunc(list, empty), err
+	})
+	if ctx.Err() != nil {
+		return nil, waited
+	}
+	return list, err
 }
 
 // nodeAddresses returns the valid addresses of a kind in the Node's status.
