@@ -38,7 +38,7 @@ TEST_TIMEOUT := 30m
 PARALLEL := 8
 # Draws the packages of race-sample: another quarter for each commit.
 RACE_SEED ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || date +%F)
-# Draws two of the tests in labs of their own, in test-lab; empty: all run.
+# Draws two of the long steps and two of the tests in labs of their own, in test-lab; empty: all run.
 LAB_SEED ?= $(RACE_SEED)
 # Draws the mutants of mutants-sample, and how long it runs them.
 MUTANTS_SEED ?= $(RACE_SEED)

@@ -47,7 +47,11 @@ func TestLab(t *testing.T) {
 	t.Cleanup(func() { l.down(t, before) })
 	t.Log(l.run(t, 40*time.Minute, "up", "--name", l.name))
 	for _, s := range steps() {
-		if !t.Run(s.name, func(t *testing.T) { s.run(t, l) }) && t.Context().Err() != nil {
+		run := func(t *testing.T) {
+			skipUndrawn(t, s.name)
+			s.run(t, l)
+		}
+		if !t.Run(s.name, run) && t.Context().Err() != nil {
 			return
 		}
 	}
