@@ -75,7 +75,7 @@ func newGroups(a *agent) (*groups, error) {
 	case a.policies != nil && a.policies.groups != nil:
 		g.check.Policies = a.policies.groups.objects
 	case a.deps.Groups != nil:
-		g.objects = a.deps.Groups(func() {})
+		g.objects = a.deps.Groups(g.Changed)
 		g.check.Policies = g.objects
 	default:
 		return g, nil

@@ -118,6 +118,7 @@ type carried struct {
 	at     time.Time // of the last read, or of the start
 	due    time.Time
 	pause  time.Duration // until the next read after an error, or while a branch has other groups
+	failed bool          // the last read
 }
 
 func newCarried(read func(ctx context.Context, ids []vpc.ENIID) (map[vpc.ENIID][]vpc.SecurityGroupID, error), now time.Time) *carried {
@@ -135,7 +136,8 @@ func (c *carried) enter(ctx context.Context, pods []securitygroup.Wired, now tim
 	if len(ids) > 0 && !now.Before(c.due) {
 		var found map[vpc.ENIID][]vpc.SecurityGroupID
 		c.at, c.due = now, now.Add(c.pause)
-		if found, err = c.read(ctx, ids); err == nil {
+		found, err = c.read(ctx, ids)
+		if c.failed = err != nil; !c.failed {
 			c.groups, c.due = found, now.Add(carriedEvery)
 		} else {
 			c.grow()
@@ -152,8 +154,10 @@ func (c *carried) enter(ctx context.Context, pods []securitygroup.Wired, now tim
 // differ has the groups read again soon while a branch has others, and ever later: AWS's controller does not
 // correct them.
 func (c *carried) differ(others bool) {
-	if !others {
+	if !others && !c.failed {
 		c.pause = carriedAgain
+	}
+	if !others {
 		return
 	}
 	if again := c.at.Add(c.pause); again.Before(c.due) {

@@ -36,20 +36,22 @@ func TestAnUnownedBranchIsGivenUpAfterTwoObservationsApart(t *testing.T) {
 }
 
 func TestALostStateDeletesNoBranchOfAPod(t *testing.T) {
+	for _, shared := range []bool{false, true} { // with the branches of another controller
+		w := newWorld(t, trunk.DefaultConfig(), 18)
+		for n := range 8 {
+			w.start(n, "sg-a")
+		}
+		w.settle()
+		for _, p := range w.pods {
+			p.hidden = true
+		}
+		w.state, w.shared = trunk.New(instance), shared
+		w.pass(30*time.Minute, time.Minute)
+		if n := len(w.ec2.branches()); n < 8 || !strings.Contains(problems(w), "none is deleted") {
+			t.Fatalf("shared %v: %d branches, problems %q", shared, n, problems(w))
+		}
+	}
 	w := newWorld(t, trunk.DefaultConfig(), 18)
-	for n := range 8 {
-		w.start(n, "sg-a")
-	}
-	w.settle()
-	for _, p := range w.pods {
-		p.hidden = true
-	}
-	w.state = trunk.New(instance)
-	w.pass(30*time.Minute, time.Minute)
-	if n := len(w.ec2.branches()); n < 8 || !strings.Contains(problems(w), "none is deleted") {
-		t.Fatalf("%d branches, problems %q", n, problems(w))
-	}
-	w = newWorld(t, trunk.DefaultConfig(), 18)
 	for n := range 3 {
 		w.start(n, "sg-a")
 	}
@@ -160,24 +162,6 @@ func TestBranchesOfAnotherControllerAreNotGivenUp(t *testing.T) {
 		if left := len(w.ec2.branches()); (left == 1) != (intent == "") {
 			t.Errorf("intent %q: %d branches are left", intent, left)
 		}
-	}
-}
-
-// Where another controller makes branches too, Trunkline's own ones of running pods are not given up either
-// after the record was lost.
-func TestOnASharedNodeALostStateDeletesNoBranch(t *testing.T) {
-	w := newWorld(t, trunk.DefaultConfig(), 18)
-	for n := range 8 {
-		w.start(n, "sg-a")
-	}
-	w.settle()
-	for _, p := range w.pods {
-		p.hidden = true
-	}
-	w.state, w.shared = trunk.New(instance), true
-	w.pass(30*time.Minute, time.Minute)
-	if n := len(w.ec2.branches()); n < 8 || !strings.Contains(problems(w), "none is deleted") {
-		t.Errorf("%d branches, problems %q", n, problems(w))
 	}
 }
 
