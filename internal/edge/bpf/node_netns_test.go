@@ -133,11 +133,13 @@ func (n *node) host(number int, name string, group uint32) host {
 	return h
 }
 
-// up gives a link addresses and sets it up.
+// up gives a link addresses and sets it up. Its link-local address is usable at once: while that is
+// tentative the kernel asks for no neighbor, and gives a packet up after three such attempts.
 func up(t testing.TB, name string, addresses ...string) int {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
 	must(t, err)
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0))
 	for _, a := range addresses {
 		parsed, err := netlink.ParseAddr(a)
 		must(t, err)
