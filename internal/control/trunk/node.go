@@ -50,6 +50,7 @@ type times struct {
 	asked               time.Time // when the plan began to depend on an observation; zero: it does not
 	bound               time.Time // of the first binding that is not written yet; zero: all outcomes are, or are due
 	unlisted            bool      // an observation waits for a listing of associations
+	waits               time.Time // of the next report of what pods wait for
 }
 
 // seen is what this process has read beside the record.
@@ -74,7 +75,7 @@ type result struct {
 const finalizer = "trunkline.dev/branches"
 
 func newNode(c *Controller, name string) *node {
-	n := &node{c: c, name: name, ended: map[core.PodUID]bool{}, waiting: waiting{}}
+	n := &node{c: c, name: name, ended: map[core.PodUID]bool{}, waiting: waiting{}, said: said{waits: waits{}}}
 	n.loop = loop.New(n.pass)
 	n.loop.MinInterval, n.loop.MaxBackoff, n.loop.Report = passEvery, 30*time.Second, c.report("node "+name)
 	return n
@@ -448,7 +449,7 @@ func (n *node) next(d core.Decision, now time.Time) (out time.Time) {
 	if (hostReader{n}).due(now) {
 		host = n.times.host
 	}
-	for _, t := range []time.Time{observe, d.Next, host, n.times.gone, n.seen.custom.recheck, written} {
+	for _, t := range []time.Time{observe, d.Next, host, n.times.gone, n.seen.custom.recheck, n.times.waits, written} {
 		if t.After(now) && (out.IsZero() || t.Before(out)) {
 			out = t
 		}

@@ -43,6 +43,7 @@ type view struct {
 	refused map[types.UID]string // EC2 refuses its groups, and why
 	network vpc.ID               // of the node
 	choice  groupmode.Choice     // of the node, where each has a mode of its own
+	numbers core.Numbers
 }
 
 // said is what events have reported of a node.
@@ -51,11 +52,12 @@ type said struct {
 	requested   map[core.PodUID]string // groups
 	allocated   map[core.PodUID]string // the annotation
 	refused     map[types.UID]string   // why
+	waits       waits
 }
 
 // publish keeps what a pass found for the status of policies.
 func (n *node) publish(pods []decided, d core.Decision) {
-	v := view{applied: map[types.UID]bool{}, refused: map[types.UID]string{}, network: n.rec.host.vpc}
+	v := view{applied: map[types.UID]bool{}, refused: map[types.UID]string{}, network: n.rec.host.vpc, numbers: d.Numbers}
 	for _, p := range pods {
 		uid := core.PodUID(p.pod.UID)
 		if b, has := n.rec.state.Of(uid); has && b.Stage == core.Bound && slices.Equal(writeGroups(b.Groups), p.Groups) {
@@ -66,9 +68,7 @@ func (n *node) publish(pods []decided, d core.Decision) {
 		}
 	}
 	n.announceRefused(pods)
-	for _, p := range d.Problems {
-		n.c.o.Log.Debug("waits", "node", n.name, "pod", string(p.Pod), "why", p.Why)
-	}
+	n.times.waits = waitReporter{n}.emit(d.Problems, clock())
 	n.mu.Lock()
 	v.choice = n.view.choice
 	changed := n.view.network != v.network || !maps.Equal(n.view.applied, v.applied) || !maps.Equal(n.view.refused, v.refused)
@@ -86,7 +86,7 @@ func (n *node) announce(f flight) {
 		return
 	}
 	if n.said.requested == nil {
-		n.said = said{unsupported: n.said.unsupported, refused: n.said.refused, requested: map[core.PodUID]string{}, allocated: map[core.PodUID]string{}}
+		n.said = said{unsupported: n.said.unsupported, refused: n.said.refused, waits: n.said.waits, requested: map[core.PodUID]string{}, allocated: map[core.PodUID]string{}}
 	}
 	if a.Kind == core.Bind {
 		n.said.allocated[a.Pod] = f.text
@@ -262,6 +262,7 @@ func (c *Controller) views() (all view, networks map[string]vpc.ID, choices map[
 		if n.view.network != "" {
 			networks[n.name] = n.view.network
 		}
+		all.numbers = all.numbers.Add(n.view.numbers)
 		choices[n.name] = n.view.choice
 		n.mu.Unlock()
 	}

@@ -97,7 +97,7 @@ type Controller struct {
 // New returns a controller. Run starts it.
 func New(o Options) (*Controller, error) {
 	c := &Controller{o: o, nodes: map[string]*node{}}
-	if err := c.metrics.register(o.Registry); err != nil {
+	if err := c.metrics.register(o.Registry, c); err != nil {
 		return nil, err
 	}
 	c.objects = kube.NewBranchObjects(o.Client, c.changed, o.Log)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 func TestAnUnownedBranchIsGivenUpAfterTwoObservationsApart(t *testing.T) {
@@ -223,6 +224,29 @@ func TestABranchThatEC2DeletedIsForgottenAndOneOfAPodIsKept(t *testing.T) {
 	w.pass(time.Hour, time.Minute)
 	if len(w.state.Branches) > 0 {
 		t.Errorf("it is not forgotten: %s", w.state)
+	}
+}
+
+// TestAnAddressIsOfTheBranchThatEC2GaveItToLast: another program deleted the branch of a running pod,
+// and EC2 gives its address to the next one.
+func TestAnAddressIsOfTheBranchThatEC2GaveItToLast(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 9)
+	p := w.start(1, "sg-a")
+	w.settle()
+	old := bound(t, w, p)
+	delete(w.ec2.enis, old.ENI)
+	q := w.start(2, "sg-b")
+	w.begin()
+	b, ok := w.state.Of(q.UID)
+	if !ok || b.Intent == nil || b.Intent.Action.Kind != trunk.CreateBranch {
+		t.Fatalf("nothing is created: %s", w.decided)
+	}
+	s := trunk.Settle(w.state, b.Intent.Action.ID, trunk.Outcome{ENI: "eni-099", MAC: old.MAC, IPv4: old.IPv4}, w.c, w.now)
+	if got := s.Branches[b.ID]; got.MAC != old.MAC || got.IPv4 != old.IPv4 {
+		t.Errorf("the new branch: %+v", got)
+	}
+	if got := s.Branches[old.ID]; got.MAC != (vpc.MAC{}) || got.IPv4.IsValid() || got.Pod != p.UID || got.ENI != old.ENI {
+		t.Errorf("the deleted one: %+v", got)
 	}
 }
 

@@ -47,6 +47,14 @@ type Numbers struct {
 	VLANs    int // free ones
 }
 
+// Add returns the sums of the counts of two nodes.
+func (n Numbers) Add(m Numbers) Numbers {
+	return Numbers{
+		Limit: n.Limit + m.Limit, Bound: n.Bound + m.Bound, Reserved: n.Reserved + m.Reserved, Warm: n.Warm + m.Warm, Cooling: n.Cooling + m.Cooling,
+		Incoming: n.Incoming + m.Incoming, Leaving: n.Leaving + m.Leaving, Unowned: n.Unowned + m.Unowned, Unserved: n.Unserved + m.Unserved, VLANs: n.VLANs + m.VLANs,
+	}
+}
+
 // Plan decides which actions to begin. It is deterministic and reaches a fixpoint: once its
 // actions are settled and nothing else changed, the next plan has none. For an invalid
 // configuration it has no actions and names the cause as a problem.

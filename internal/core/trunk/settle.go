@@ -2,9 +2,11 @@ package trunk
 
 import (
 	"cmp"
+	"net/netip"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // Keys of back-offs.
@@ -60,6 +62,7 @@ func (s State) settle(b Branch, o Outcome, c Config, now time.Time) {
 	switch a.Kind {
 	case CreateBranch:
 		b.ENI, b.MAC, b.IPv4, b.IPv6 = o.ENI, o.MAC, o.IPv4, o.IPv6
+		s.vacate(b)
 		b.Groups = a.Groups
 		if len(o.Groups) > 0 {
 			b.Groups = NewGroups(o.Groups...)
@@ -93,6 +96,26 @@ func (s State) settle(b Branch, o Outcome, c Config, now time.Time) {
 	case CreateTrunk, AttachTrunk, DeleteTrunk, Release, Adopt:
 	}
 	s.Branches[b.ID] = b
+}
+
+// vacate takes the MAC and the addresses that EC2 gave b from the branch that had them. Another program
+// has deleted that one, as EC2 gives none of them to two interfaces. A record with both could not be read.
+func (s State) vacate(b Branch) {
+	for id, other := range s.Branches {
+		if id == b.ID {
+			continue
+		}
+		if other.MAC == b.MAC {
+			other.MAC = vpc.MAC{}
+		}
+		if other.IPv4 == b.IPv4 {
+			other.IPv4 = netip.Addr{}
+		}
+		if other.IPv6 == b.IPv6 {
+			other.IPv6 = netip.Addr{}
+		}
+		s.Branches[id] = other
+	}
 }
 
 func podKey(pod PodUID) string {
