@@ -24,7 +24,7 @@ const (
 func covered() []string { return []string{"internal/core/policy", "test/conformance"} }
 
 // code identifies the covered code by a hash of its content.
-func code() (string, error) { return suite.Code(covered(), "", ".go", ".mod") }
+func code() (string, error) { return suite.Code(covered(), "", nil, ".go", ".mod") }
 
 // writeReport writes a result to the report.
 func writeReport(seed uint64, r Result) error {

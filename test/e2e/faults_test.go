@@ -72,8 +72,14 @@ func (f failures) restartAWSs(t testing.TB) {
 // ready waits until workloads run as they are configured.
 func (f failures) ready(t testing.TB, workloads ...string) {
 	t.Helper()
+	f.readyWithin(t, 150*time.Second, workloads...)
+}
+
+// readyWithin does so within a time for each.
+func (f failures) readyWithin(t testing.TB, limit time.Duration, workloads ...string) {
+	t.Helper()
 	for _, w := range workloads {
-		f.kubectl(t, "-n", "kube-system", "rollout", "status", w, "--timeout=150s")
+		f.run(t, limit+30*time.Second, "kubectl", "-n", "kube-system", "rollout", "status", w, "--timeout="+limit.String())
 	}
 }
 

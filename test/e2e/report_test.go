@@ -17,6 +17,7 @@ func unprotectedReport() suite.Report {
 			"internal/core/trunk", "internal/edge/vlan", "internal/edge/webhook",
 		},
 		Suites:   "test/e2e",
+		Tests:    []string{"unprotected*_test.go", "faults_test.go"},
 		Sections: map[string]int{"own": 100, "managed": 100, "ebpf": 100},
 	}
 }

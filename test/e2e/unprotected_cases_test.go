@@ -16,8 +16,9 @@ import (
 // unprotectedCase is a fault under which pods are created.
 type unprotectedCase struct {
 	name   string
-	cold   bool // admission, controllers and agents start under the fault
-	each   int  // pods of each kind that are waited for; 0 is 2
+	cold   bool          // admission, controllers and agents start under the fault
+	each   int           // pods of each kind that are waited for; 0 is 2
+	within time.Duration // of waits for pods, where hundreds are created; 0 is some minutes
 	inject func(*testing.T, *unprotected)
 	create func(*testing.T, *unprotected) // nil: the ordinary pods of the case
 	during func(*testing.T, *unprotected) // after the pods were created

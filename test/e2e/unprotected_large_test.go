@@ -30,9 +30,9 @@ func largeCases() []unprotectedCase {
 	var sidecars *prepender
 	return []unprotectedCase{
 		{
-			name: "every replica killed during a storm of pod creations", each: 8, slow: true,
+			name: "every replica killed during a storm of pod creations", each: 8, within: 10 * time.Minute, slow: true,
 			create: func(t *testing.T, u *unprotected) { u.storm(t, storm) },
-			heal:   func(t *testing.T, u *unprotected) { u.ready(t, u.deployments...) },
+			heal:   func(t *testing.T, u *unprotected) { u.readyWithin(t, 10*time.Minute, u.deployments...) },
 		},
 		{name: "the definition deleted and created again", each: 4, slow: true, create: definitionAgain, heal: againGuarded},
 		{

@@ -77,6 +77,11 @@ func TestNeverUnprotected(t *testing.T) {
 func neverUnprotected(t *testing.T, mode string, seed uint64, rng *rand.Rand) {
 	l := lab{name: uniqueName("unprot"), bin: binaries(t)}
 	before := machine(t)
+	report := unprotectedReport()
+	var err error
+	if report.Ran, err = report.Now(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { l.down(t, before) })
 	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", labOf(t, mode))
 	u := &unprotected{failures: failures{l, []string{admissions, controllers}}, mode: mode, nodes: l.nodes(t), group: groupNamed(t, l, "guarded")}
@@ -95,7 +100,7 @@ func neverUnprotected(t *testing.T, mode string, seed uint64, rng *rand.Rand) {
 			return
 		}
 	}
-	u.write(t, len(cases), seed)
+	u.write(t, report, len(cases), seed)
 }
 
 // labOf returns the lab's file for a mode.
@@ -326,7 +331,7 @@ func (u *unprotected) run(t *testing.T, c unprotectedCase) {
 	if c.during != nil {
 		c.during(t, u)
 	}
-	u.arrived(t, 2*time.Minute, "pods that no policy selects start under the fault", u.names(false, each))
+	u.arrived(t, cmp.Or(c.within, 2*time.Minute), "pods that no policy selects start under the fault", u.names(false, each))
 	if c.runs && c.gives != u.mode {
 		u.arrived(t, 2*time.Minute, "guarded pods start under the fault", u.names(true, each))
 	}
@@ -393,7 +398,7 @@ func (u *unprotected) started(t *testing.T, c unprotectedCase, each int) {
 	}
 	exist := u.guarded(t)
 	names := slices.DeleteFunc(u.names(true, min(each, 4)), func(name string) bool { return !slices.Contains(exist, name) })
-	u.arrived(t, 4*time.Minute, "guarded pods run after the fault", names)
+	u.arrived(t, cmp.Or(c.within, 4*time.Minute), "guarded pods run after the fault", names)
 	pause(t, time.Second)
 }
 
@@ -437,10 +442,11 @@ func (u *unprotected) heal(t *testing.T, c unprotectedCase) {
 	}
 }
 
-// reset deletes the pods of the case.
+// reset deletes the pods of the case, and returns once their nodes have ended them: hundreds keep the
+// machine busy for minutes.
 func (u *unprotected) reset(t *testing.T) {
-	u.kubectl(t, "-n", guardedNamespace, "delete", "pod", "--all", "--force", "--grace-period=0", "--wait=false")
-	eventually(t, 2*time.Minute, "the pods of the case are gone", func(t testing.TB) error {
+	u.kubectl(t, "-n", guardedNamespace, "delete", "pod", "--all", "--grace-period=1", "--wait=false")
+	eventually(t, 10*time.Minute, "the pods of the case are gone", func(t testing.TB) error {
 		if left := strings.Fields(u.kubectl(t, "-n", guardedNamespace, "get", "pods", "-o", "name")); len(left) > 0 {
 			return notYet("%d left", len(left))
 		}
@@ -483,7 +489,7 @@ func chosen(mode string, all []unprotectedCase, rng *rand.Rand, report *strings.
 }
 
 // write writes the report of the suite, if it ran in full.
-func (u *unprotected) write(t *testing.T, cases int, seed uint64) {
+func (u *unprotected) write(t *testing.T, to suite.Report, cases int, seed uint64) {
 	if u.mode == managed {
 		fmt.Fprintf(&u.report, "AWS's controller gave the groups of the node to %d pods that policies select, and their nodes refused them\n", u.refused)
 	}
@@ -491,7 +497,7 @@ func (u *unprotected) write(t *testing.T, cases int, seed uint64) {
 	if !full() || t.Failed() {
 		return
 	}
-	if err := unprotectedReport().Write(u.mode, suite.Counted{Number: u.pods, Of: "guarded pods", Seed: seed}, u.report.String()); err != nil {
+	if err := to.Write(u.mode, suite.Counted{Number: u.pods, Of: "guarded pods", Seed: seed}, u.report.String()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -35,7 +35,7 @@ func covered() []string {
 const root = "../.."
 
 // code identifies the covered code by a hash of its content.
-func code() (string, error) { return suite.Code(covered(), "test/fault", ".go", ".json") }
+func code() (string, error) { return suite.Code(covered(), "test/fault", nil, ".go", ".json") }
 
 // A section begins with "== name: code <code>, …" and has a line per point.
 const sectionHead = "== "

@@ -43,21 +43,36 @@ type Report struct {
 	// that of the suites are not part of it.
 	Covered []string
 	Suites  string // the folder of the suites
+	// Tests are the tests of Suites that the report is about, as patterns of file names; none: all.
+	Tests []string
+	// Ran is the code that ran, by Now when the suite began; empty: that of the time of writing.
+	Ran string
 	// Sections are those of a complete report, each with the least number of what it counts.
 	Sections map[string]int
 }
 
-func (r Report) code() (string, error) {
-	return Code(append(slices.Clone(r.Covered), r.Suites), r.Suites, ".go", ".mod", ".c", ".h")
+// Now identifies the code that the report is about, as it is now.
+func (r Report) Now() (string, error) {
+	return Code(append(slices.Clone(r.Covered), r.Suites), r.Suites, r.Tests, ".go", ".mod", ".c", ".h")
 }
 
 // Code identifies the files of folders that have one of the extensions by a hash of their content.
-// Tests are left out, but those of the folder own.
-func Code(folders []string, own string, extensions ...string) (string, error) {
+// Tests are left out, but those of the folder own with names that match one of the patterns tests, without
+// patterns all of them.
+func Code(folders []string, own string, tests []string, extensions ...string) (string, error) {
+	covers := func(folder, name string) bool {
+		if !strings.HasSuffix(name, "_test.go") {
+			return true
+		}
+		return folder == own && (len(tests) == 0 || slices.ContainsFunc(tests, func(pattern string) bool {
+			matched, _ := filepath.Match(pattern, name)
+			return matched
+		}))
+	}
 	sum := sha256.New()
 	for _, folder := range folders {
 		err := filepath.WalkDir(filepath.Join(root(), folder), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") && folder != own || !slices.Contains(extensions, filepath.Ext(path)) {
+			if err != nil || d.IsDir() || !covers(folder, d.Name()) || !slices.Contains(extensions, filepath.Ext(path)) {
 				return err
 			}
 			raw, err := os.ReadFile(path)
@@ -78,7 +93,10 @@ const sectionHead = "\n== "
 
 // Write replaces a section of the report. head has the count of what was tried first.
 func (r Report) Write(section string, head fmt.Stringer, body string) error {
-	of, err := r.code()
+	of, err := r.Ran, error(nil)
+	if of == "" {
+		of, err = r.Now()
+	}
 	if err != nil {
 		return err
 	}
@@ -159,7 +177,7 @@ func (r Report) wrong(section, text string) (of, wrong string) {
 // code skips a subtest with its name.
 func (r Report) Check(t *testing.T) {
 	t.Helper()
-	of, err := r.code()
+	of, err := r.Now()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,3 +22,23 @@ func TestSectionsAreReadAsTheyAreWritten(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A report is about the tests of its suites that its patterns name, and about no test of other folders.
+func TestTheCodeOfAReportHasTheTestsThatItNames(t *testing.T) {
+	now := func(folders []string, own string, tests ...string) string {
+		t.Helper()
+		of, err := Code(folders, own, tests, ".go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return of
+	}
+	folders := []string{"test/suite"}
+	all, none := now(folders, "test/suite"), now(folders, "")
+	if named := now(folders, "test/suite", "suite_*.go"); named != all {
+		t.Errorf("with the pattern of its only test: %s, want %s", named, all)
+	}
+	if other := now(folders, "test/suite", "other_test.go"); other != none || none == all {
+		t.Errorf("with a pattern of none: %s, want %s; with all: %s", other, none, all)
+	}
+}
