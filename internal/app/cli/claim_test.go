@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -189,44 +190,49 @@ func TestANamespaceThatNoTestCreatedIsNotChanged(t *testing.T) {
 	}
 }
 
+// In a bubble, in which no renewal is late.
 func TestOneOfSeveralRunsClaimsALeftoverNamespace(t *testing.T) {
-	s, client := testServer(t)
-	putNamespace(s, "trunkline-test", testPart)
-	putLease(s, "trunkline-test", "process 1 on elsewhere")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	holding, release := context.WithCancel(ctx)
-	var claims, holds sync.WaitGroup
-	var mu sync.Mutex
-	var won int
-	for range 4 {
-		claims.Go(func() {
-			run := withExpiry(client, 4*time.Second) // longer than a busy machine delays a renewal
-			claimed, err := run.Claim(ctx, "trunkline-test", func(string) {})
-			switch {
-			case claimed && err == nil:
-				mu.Lock()
-				won++
-				mu.Unlock()
-				holds.Go(func() {
-					if err := run.Hold(holding, "trunkline-test"); err != nil {
-						t.Errorf("the holder lost the namespace: %v", err)
-					}
-				})
-			case claimed || !errors.Is(err, connectivity.ErrBusy):
-				t.Errorf("claimed %v, %v", claimed, err)
-			}
-		})
-	}
-	claims.Wait()
-	release()
-	holds.Wait()
-	if won != 1 {
-		t.Errorf("%d runs claimed the namespace", won)
-	}
-	if lease, err := newRunLease(client).read(ctx, "trunkline-test"); err != nil || lease == nil || holderOf(lease) != "" {
-		t.Errorf("after the run the lease is %v, %v; want it released", lease, err)
-	}
+	s, _ := testServer(t)
+	synctest.Test(t, func(t *testing.T) {
+		client, err := kube.FromREST(kubetest.InProcess(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		putNamespace(s, "trunkline-test", testPart)
+		putLease(s, "trunkline-test", "process 1 on elsewhere")
+		holding, release := context.WithCancel(t.Context())
+		var claims, holds sync.WaitGroup
+		var mu sync.Mutex
+		var won int
+		for range 4 {
+			claims.Go(func() {
+				run := withExpiry(client, 4*time.Second)
+				claimed, err := run.Claim(t.Context(), "trunkline-test", func(string) {})
+				switch {
+				case claimed && err == nil:
+					mu.Lock()
+					won++
+					mu.Unlock()
+					holds.Go(func() {
+						if err := run.Hold(holding, "trunkline-test"); err != nil {
+							t.Errorf("the holder lost the namespace: %v", err)
+						}
+					})
+				case claimed || !errors.Is(err, connectivity.ErrBusy):
+					t.Errorf("claimed %v, %v", claimed, err)
+				}
+			})
+		}
+		claims.Wait()
+		release()
+		holds.Wait()
+		if won != 1 {
+			t.Errorf("%d runs claimed the namespace", won)
+		}
+		if lease, err := newRunLease(client).read(t.Context(), "trunkline-test"); err != nil || lease == nil || holderOf(lease) != "" {
+			t.Errorf("after the run the lease is %v, %v; want it released", lease, err)
+		}
+	})
 }
 
 // A renewal that is interrupted may change the lease while it is released.
