@@ -63,10 +63,11 @@
 // # observe and attempt
 //
 //	workload observe [--http :8080] [--call CIDR,…]
-//	workload attempt OBSERVER
+//	workload attempt [--rare] OBSERVER
 //
 // attempt sends its pod's name to the observer from its first instruction on: every 20 ms a datagram
-// to the ports 9000 and 9001, and every 200 ms a connection to port 9000. It answers datagrams at its
+// to the ports 9000 and 9001, and every 200 ms a connection to port 9000; with --rare it does so 20 times
+// more rarely after 5 s, for hundreds of pods on one machine. It answers datagrams at its
 // own port 9002 with its name. observe counts what arrives: at port 9000, which the security groups
 // of a pod deny, at 9001, which they allow, and answers to its calls of all addresses at port 9002,
 // which they deny. HTTP: GET / returns the Observed of each pod. So a packet that a pod should not

@@ -23,7 +23,10 @@ const (
 )
 
 const (
-	attemptEvery = 20 * time.Millisecond  // between two datagrams
+	attemptEvery = 20 * time.Millisecond // between two datagrams
+	oftenFor     = 5 * time.Second       // of attempts that are made more rarely after that
+	rarely       = 20                    // times the pause between two of them
+	forever      = 100 * 365 * 24 * time.Hour
 	connectEvery = 200 * time.Millisecond // between two connections, and their timeout
 	callEvery    = 500 * time.Millisecond // between two calls of an address
 )
@@ -206,12 +209,21 @@ func callAll(ctx context.Context, conn net.PacketConn, targets []netip.Addr) err
 
 // attempt is the applet. Its first act is a datagram to the observer.
 func attempt(ctx context.Context, args []string, p Process) (bool, error) {
-	if len(args) != 1 {
-		return false, usagef("attempt OBSERVER")
+	fs := newFlags("attempt", p)
+	rare := fs.Bool("rare", false, "attempt 20 times more rarely after 5 s, where hundreds of pods run on one machine")
+	if err := parseFlags(fs, args); err != nil {
+		return false, err
 	}
-	at, err := netip.ParseAddr(args[0])
+	if fs.NArg() != 1 {
+		return false, usagef("attempt [--rare] OBSERVER")
+	}
+	at, err := netip.ParseAddr(fs.Arg(0))
 	if err != nil {
-		return false, usagef("attempt %q: want an address", args[0])
+		return false, usagef("attempt %q: want an address", fs.Arg(0))
+	}
+	often := forever
+	if *rare {
+		often = oftenFor
 	}
 	name := []byte(p.podName())
 	conn, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp4", ":"+strconv.Itoa(CalledPort))
@@ -224,19 +236,29 @@ func attempt(ctx context.Context, args []string, p Process) (bool, error) {
 	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return every(ctx, attemptEvery, func() {
+		return attempts(ctx, often, attemptEvery, func() {
 			for _, to := range []net.Addr{denied, allowed} {
 				_, _ = conn.WriteTo(name, to) // not routed yet, or refused: the next one follows
 			}
 		})
 	})
 	g.Go(func() error {
-		return every(ctx, connectEvery, func() { connectAs(ctx, denied.String(), name) })
+		return attempts(ctx, often, connectEvery, func() { connectAs(ctx, denied.String(), name) })
 	})
 	g.Go(func() error {
 		return ended(ctx, datagrams(ctx, conn, func(_ string, from net.Addr) { _, _ = conn.WriteTo(name, from) }))
 	})
 	return true, g.Wait()
+}
+
+// attempts runs fn every pause for a time, and more rarely after that, until ctx ends.
+func attempts(ctx context.Context, often, pause time.Duration, fn func()) error {
+	first, stop := context.WithTimeout(ctx, often)
+	defer stop()
+	if err := every(first, pause, fn); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return every(ctx, rarely*pause, fn)
 }
 
 // every runs fn at once and then again, until ctx ends.

@@ -110,8 +110,14 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 	}
 	a := &addition{c: c, request: req, netns: netns, requested: time.Now(), conf: conf, leave: func() {}}
 	defer func() { a.leave() }()
-	defer a.endLock(errUnfinished) // if it did not end otherwise
+	defer a.endLock(errUnfinished)  // if it did not end otherwise
+	pod, _ := podOf(a.request.Args) // the step identify returns its error
+	ctx, left := c.sandboxes.enter(ctx, endpoint.Key{ContainerID: req.ContainerID, IfName: req.IfName}, pod)
+	defer left()
 	if err := c.addition.Run(ctx, a); err != nil {
+		if errors.Is(context.Cause(ctx), errNewerSandbox) {
+			return fmt.Errorf("add pod %s: %w", a.e.Name(), errNewerSandbox)
+		}
 		a.report(err)
 		return fmt.Errorf("add pod %s: %w", a.e.Name(), err)
 	}
@@ -197,7 +203,11 @@ func (a *addition) attach(ctx context.Context) error {
 	if a.pod.BranchInterface {
 		return branchAddition{a}.attach(ctx)
 	}
-	timer := time.AfterFunc(reportAfter, func() { a.report(a.c.whyEmpty()) })
+	if err := a.endOlder(ctx, endpoint.LinkNameOf(a.c.LinkPrefix, a.e.Key, a.e.Pod), false); err != nil {
+		return err // on a full node, its address may be the one that this ADD waits for
+	}
+	pod := a.e.Pod // the timer's function runs beside the step
+	timer := time.AfterFunc(reportAfter, func() { a.c.warn(pod, a.c.whyEmpty()) })
 	defer timer.Stop()
 	arrived := time.Now()
 	err := a.c.queue.Wait(ctx, a.take, func() { a.wait(arrived) })
@@ -283,7 +293,7 @@ func (a *addition) assignOf(tx *state.Tx, linkPrefix string, grant func(endpoint
 // has begun to remove the endpoint and this does nothing. An endpoint that an earlier
 // ADD wired gets its earlier row back.
 func (a *addition) giveBack(ctx context.Context) error {
-	if a.wiring || a.e.ID == 0 {
+	if a.wiring || a.e.ID == 0 || !a.current() {
 		return nil
 	}
 	pending, err := a.c.State.Update(func(tx *state.Tx) error {
@@ -306,17 +316,14 @@ func (a *addition) giveBack(ctx context.Context) error {
 
 func (a *addition) wire(ctx context.Context) (err error) {
 	a.leave = a.c.adds.Enter() // not before: a DEL may have given this ADD its address
-	for _, old := range a.c.State.EndpointsOf(a.e.Link) {
-		if old.Key == a.e.Key {
-			continue
-		}
-		// Left by an older sandbox of the same pod: its DEL has not come.
-		if err := a.c.detach(ctx, old); err != nil {
-			return fmt.Errorf("remove the older link %s: %w", a.e.Link, err)
-		}
+	if err := a.endOlder(ctx, a.e.Link, true); err != nil {
+		return err
 	}
 	if a.lock, err = a.c.Lock(ctx, a.e); err != nil {
 		return err
+	}
+	if !a.current() {
+		return errRemoved
 	}
 	a.wiring = true
 	if a.e.Attachment.Kind == endpoint.Branch {

@@ -17,7 +17,8 @@ type branchAddition struct{ *addition }
 // attach waits for the pod's branch and takes its addresses. An older sandbox of the same pod may
 // have them: its DEL has not come, or its link is not deleted yet. Other holders are an error.
 func (a branchAddition) attach(ctx context.Context) error {
-	timer := time.AfterFunc(reportAfter, func() { a.report(waitsForBranch(a.e.Name())) })
+	pod, name := a.e.Pod, a.e.Name() // the timer's function runs beside the step
+	timer := time.AfterFunc(reportAfter, func() { a.c.warn(pod, waitsForBranch(name)) })
 	defer timer.Stop()
 	if e, has := a.further(); has {
 		return &cnirpc.Error{
@@ -47,6 +48,9 @@ func (a branchAddition) attach(ctx context.Context) error {
 			return err
 		}
 		for _, e := range older {
+			if ctx.Err() != nil { // one of them may be a newer sandbox
+				return context.Cause(ctx)
+			}
 			if err := a.c.detach(ctx, e); err != nil {
 				return fmt.Errorf("remove the older sandbox's link %s: %w", e.Link, err)
 			}

@@ -179,9 +179,10 @@ type Controller struct {
 	metrics  metrics
 	addition *steps.List[*addition] // the steps of an ADD
 
-	calls serial.Keys[endpoint.Key]
-	queue queue.Queue   // ADDs that take an address, or wait for one
-	adds  priority.Gate // ADDs in flight: DELs yield to them
+	calls     serial.Keys[endpoint.Key]
+	sandboxes sandboxes
+	queue     queue.Queue   // ADDs that take an address, or wait for one
+	adds      priority.Gate // ADDs in flight: DELs yield to them
 
 	mu     sync.Mutex
 	plugin string    // version of the plugin that called last

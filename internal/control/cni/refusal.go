@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
@@ -73,11 +74,15 @@ func (a *addition) report(err error) {
 			return
 		}
 	}
-	pod := a.e.Pod
+	a.c.warn(a.e.Pod, err)
+}
+
+// warn reports why a pod has no network yet.
+func (c *Controller) warn(pod endpoint.Pod, err error) {
 	if pod.Name == "" {
 		return
 	}
-	a.c.Events.PodWarning(kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID, "NetworkNotReady", refusalText(pod.String(), a.c.NodeName, asError(err)))
+	c.Events.PodWarning(kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID, "NetworkNotReady", refusalText(pod.String(), c.NodeName, asError(err)))
 }
 
 // refusalText says which pod has no network, where, why and what to do.
