@@ -54,6 +54,8 @@ type Machine struct {
 	Files map[string]string
 	// Env are variables of the program, NAME=value.
 	Env []string
+	// Parameters are more parameters of the kernel, such as ipv6.disable=1.
+	Parameters []string
 	// MemoryMiB is 1024 if 0.
 	MemoryMiB int
 	// Timeout is the time limit from the start of QEMU, 3 minutes if 0. Boot takes 3 to 10 s.
@@ -235,7 +237,7 @@ func (h *Host) run(ctx context.Context, m Machine, initramfs, console *os.File, 
 		// Warnings and worse are logged. A panic or an oops ends the machine at once. RCU grace
 		// periods are short, because emulation makes the deletion of namespaces slow. The kernel does
 		// not test its timer: on a busy machine ticks come late, and the kernel panics.
-		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on no_timer_check rcupdate.rcu_expedited=1",
+		"-append", strings.Join(append([]string{"console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on no_timer_check rcupdate.rcu_expedited=1"}, m.Parameters...), " "),
 		"-serial", "file:/proc/self/fd/4", "-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output"))
 	cmd.ExtraFiles = []*os.File{initramfs, console}
 	var messages bytes.Buffer

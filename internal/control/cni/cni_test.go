@@ -389,6 +389,7 @@ func TestLinksWithoutEndpointsAreAdopted(t *testing.T) {
 	h.wires.present = []link.Wired{
 		link1("a", web, "10.0.0.7", false), link1("b", "enib", "10.0.0.8", true),
 		link1("c", "enic", "10.0.0.7", false), link1("d", "enid", "10.0.9.9", false),
+		link1("f", endpoint.LinkName(endpoint.StrictLinkPrefix, "default", "known"), "10.0.9.10", false), // on a branch
 		{Half: true, Link: "enie"},
 	}
 	for range 2 { // the second time changes nothing
@@ -400,7 +401,7 @@ func TestLinksWithoutEndpointsAreAdopted(t *testing.T) {
 	for _, e := range h.State.Endpoints() {
 		got = append(got, fmt.Sprint(e.Key.ContainerID, " ", e.Name(), " ", e.Stage, " ", e.Addresses.IPv4, " ", e.Attachment.Kind))
 	}
-	want := "a default/known ready 10.0.0.7 branch; b container/b removing 10.0.0.8 branch; d container/d ready 10.0.9.9 branch"
+	want := "a default/known ready 10.0.0.7 branch; b container/b removing 10.0.0.8 branch; d container/d ready 10.0.9.9 branch; f default/known ready 10.0.9.10 branch"
 	if s := strings.Join(got, "; "); s != want {
 		t.Errorf("endpoints %s\nwant      %s", s, want)
 	}

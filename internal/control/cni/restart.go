@@ -40,8 +40,10 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 	var pod endpoint.Pod
 	for _, p := range c.Pods.Pods() {
 		known := endpoint.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-		if endpoint.LinkNameOf(c.LinkPrefix, w.Key, known) == w.Link {
-			pod = known
+		for _, prefix := range []string{c.LinkPrefix, endpoint.StrictLinkPrefix} {
+			if endpoint.LinkNameOf(prefix, w.Key, known) == w.Link {
+				pod = known
+			}
 		}
 	}
 	found := endpoint.Attachment{Table: w.Table}

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -131,6 +132,6 @@ func SetUpBranch(ctx context.Context, n *Controller, e endpoint.Endpoint) error 
 
 // TakeDownBranches removes what no endpoint's branch needs any longer.
 func TakeDownBranches(ctx context.Context, n *Controller) error {
-	_, err := n.links.with(ctx, n.links.PassNow)
-	return err
+	_, failed, err := n.links.with(ctx, n.links.PassNow)
+	return errors.Join(failed, err)
 }

@@ -54,25 +54,31 @@ func (p *place[T]) failAll(rows int, err error) []error {
 // is of operations that failed. next is when to compare again without an event; zero: no
 // need.
 func (p *place[T]) compare(ctx context.Context) (next time.Time, err error) {
-	return p.with(ctx, p.Pass)
+	next, failed, err := p.with(ctx, p.Pass)
+	return next, errors.Join(failed, err)
 }
 
 // restore compares the place without regard to back-offs, for a caller that needs an
-// owner's part in the kernel. It returns an error unless the part is there.
+// owner's part in the kernel. It returns an error unless the part is there. That an operation of
+// another owner failed, such as of a branch whose trunk is gone, is none.
 func (p *place[T]) restore(ctx context.Context, owner string) error {
-	if _, err := p.with(ctx, p.PassNow); err != nil {
+	_, failed, err := p.with(ctx, p.PassNow)
+	if err != nil {
 		return err
 	}
-	return p.done(owner)
+	if err := p.done(owner); err != nil {
+		return errors.Join(err, failed)
+	}
+	return nil
 }
 
-// with compares by a pass.
-func (p *place[T]) with(ctx context.Context, pass func(context.Context) (time.Time, error)) (next time.Time, err error) {
+// with compares by a pass. failed is of operations, err of the pass itself.
+func (p *place[T]) with(ctx context.Context, pass func(context.Context) (time.Time, error)) (next time.Time, failed, err error) {
 	select {
 	case p.n.turn <- struct{}{}:
 		defer func() { <-p.n.turn }()
 	case <-ctx.Done():
-		return time.Time{}, ctx.Err()
+		return time.Time{}, nil, ctx.Err()
 	}
 	p.failed, p.repaired = nil, nil
 	next, err = pass(ctx)
@@ -80,7 +86,7 @@ func (p *place[T]) with(ctx context.Context, pass func(context.Context) (time.Ti
 		p.n.changed(p.name, p.repaired, fmt.Sprintf("Another program changed the node's network, and the change was repaired: %s. "+
 			"If it happens again, look for another program on the node that manages routes, rules or nftables.", drift.Summary(p.repaired)))
 	}
-	return loop.Sooner(next, p.reportStanding()), errors.Join(append(p.failed, err)...)
+	return loop.Sooner(next, p.reportStanding()), errors.Join(p.failed...), err
 }
 
 // reportStanding enters the rows that cannot be reconciled for some time in the drift

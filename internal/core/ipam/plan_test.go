@@ -297,6 +297,26 @@ func TestMaxPodsCapsThePool(t *testing.T) {
 	}
 }
 
+// The kubelet has admitted the pod of an ADD: one of the five has a second interface.
+func TestMaxPodsDoesNotCapWhatAnADDWaitsFor(t *testing.T) {
+	w := testWorld(t, ipam.Limits{ENIs: 4, AddressesPerENI: 15, MaxPods: 5}, nil)
+	w.settle()
+	for n := range 5 {
+		w.bind(n)
+		if _, err := w.add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := w.snapshot()
+	if d := ipam.Plan(s, w.config, w.now); len(d.Actions) > 0 {
+		t.Errorf("without an ADD that waits: %s", d)
+	}
+	s.Pending = []ipam.Pending{{UID: "further", Waiting: true}}
+	if d := ipam.Plan(s, w.config, w.now); d.Numbers.Want != 6 || len(d.Actions) == 0 || d.Numbers.Attainable < 1 {
+		t.Errorf("with one: %s", d)
+	}
+}
+
 func TestASubnetWithTheNodesRouteTableIsPreferred(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil, 20, 30, 4000)
 	s := w.snapshot()

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
@@ -36,6 +38,7 @@ type Host struct {
 	sockets *sockets
 	trash   *trash
 	clsact  bool // Wire adds the qdisc
+	ipv6    bool // the kernel has IPv6
 
 	// afterStep is called after each step of Wire; tests return an error from it to
 	// simulate a crash.
@@ -69,7 +72,17 @@ func Open(ns *os.File) (*Host, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open rtnetlink: %w", err), own.Close())
 	}
-	return &Host{ns: own, sockets: s, trash: newTrash(s)}, nil
+	return &Host{ns: own, sockets: s, trash: newTrash(s), ipv6: hasIPv6()}, nil
+}
+
+// hasIPv6 reports whether the kernel has IPv6: it is built in, and not turned off at boot by
+// ipv6.disable=1.
+func hasIPv6() bool {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return !errors.Is(err, unix.EAFNOSUPPORT)
 }
 
 // Close releases the sockets. No other method may be running.

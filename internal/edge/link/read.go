@@ -240,6 +240,9 @@ func readRules(ctx context.Context, handle *netlink.Handle, _ map[int]string, s 
 			number = unix.AF_INET6
 		}
 		list, err := again(ctx, func() ([]netlink.Rule, error) { return handle.RuleList(number) })
+		if f == vpc.IPv6 && errors.Is(err, unix.EAFNOSUPPORT) {
+			continue // a kernel without IPv6: it has no such rules
+		}
 		if err != nil {
 			return fmt.Errorf("list rules: %w", err)
 		}

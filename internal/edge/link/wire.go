@@ -33,7 +33,7 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (i
 	e.Stage = endpoint.Wiring // routes and neighbours need the link up
 	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
-	w := wiring{sockets: h.sockets, e: e, want: want, ns: podNS, clsact: h.clsact}
+	w := wiring{sockets: h.sockets, e: e, want: want, ns: podNS, clsact: h.clsact, ipv6: h.ipv6}
 
 	steps := []struct {
 		name string
@@ -146,6 +146,7 @@ type wiring struct {
 	index   int      // of the host's end
 	pod     int      // index of the pod's end in its namespace
 	clsact  bool     // add the qdisc
+	ipv6    bool     // the kernel has IPv6
 	marked  bool
 	kept    bool // the link existed
 }
@@ -274,7 +275,7 @@ func (w *wiring) mark(ctx context.Context) error {
 		return nil
 	}
 	attrs := []nl.NetlinkRequestData{text(unix.IFLA_IFNAME, w.want.Name), alias(w.want.Alias)}
-	if !w.e.Addresses.IPv6.IsValid() {
+	if w.ipv6 && !w.e.Addresses.IPv6.IsValid() {
 		attrs = append(attrs, noLinkLocal())
 	}
 	batch := []message{setLink(0, 0, "mark link "+w.want.Name, attrs...)}

@@ -47,6 +47,15 @@ func TestPodLinks(t *testing.T) {
 	})
 }
 
+// A hardened node: IPv6 is off at boot, and the kernel answers requests about it with EAFNOSUPPORT.
+func TestPodLinksWithoutIPv6(t *testing.T) {
+	vm.Run(t, vm.Guest{
+		Package: "./internal/edge/link", Tags: "netns",
+		Run:     "^Test(ThisKernelCanWirePods|AWiredPodIs|WireConverges)",
+		Machine: vm.Machine{Modules: append(vm.Nftables(), "cls_bpf", "dummy", "sch_ingress"), Programs: programs(), Parameters: []string{"ipv6.disable=1"}},
+	})
+}
+
 // With the kernel's own 802.1Q devices, and without them by programs.
 func TestDevicesOfBranches(t *testing.T) {
 	for name, modules := range map[string][]string{"802.1Q": {"8021q", "cls_bpf", "sch_ingress", "veth"}, "programs": {"cls_bpf", "sch_ingress", "veth"}} {
