@@ -17,6 +17,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/vlan"
 )
 
 // attached makes an endpoint that has its address again, as an ADD that is repeated does.
@@ -103,6 +104,31 @@ func TestTheFilterIsRestoredDuringABackOffOrItsADDFails(t *testing.T) {
 	}
 	if err := g.RestoreFilter(t.Context()); err != nil || len(g.k.rules.Tables) == 0 {
 		t.Errorf("RestoreFilter: %v, tables %v", err, g.k.rules.Tables)
+	}
+}
+
+// withoutTrunk are the devices of branches while their trunk is gone.
+type withoutTrunk struct{}
+
+func (withoutTrunk) Apply(context.Context, string, []vlan.Branch) ([]string, error) {
+	return nil, vlan.ErrNoTrunk
+}
+
+func TestAnInterfaceIsSetUpWhileBranchesLackTheirTrunk(t *testing.T) {
+	g := start(t)
+	g.Branches = withoutTrunk{}
+	g.attach()
+	if _, err := g.pass(t.Context(), true); !errors.Is(err, vlan.ErrNoTrunk) {
+		t.Fatalf("the pass: %v, want %v", err, vlan.ErrNoTrunk)
+	}
+	view, _ := g.State.View(time.Now())
+	i := slices.IndexFunc(view.ENIs, func(e ipam.ENIView) bool { return e.ID == "eni-2" })
+	if err := g.SetUp(t.Context(), view.ENIs[i].ENI); err != nil {
+		t.Error(err)
+	}
+	g.k.remove("link eth1")
+	if err := g.SetUp(t.Context(), view.ENIs[i].ENI); err == nil {
+		t.Error("an interface without its link is set up")
 	}
 }
 
