@@ -442,18 +442,6 @@ func (u *unprotected) heal(t *testing.T, c unprotectedCase) {
 	}
 }
 
-// reset deletes the pods of the case, and returns once their nodes have ended them: hundreds keep the
-// machine busy for minutes.
-func (u *unprotected) reset(t *testing.T) {
-	u.kubectl(t, "-n", guardedNamespace, "delete", "pod", "--all", "--grace-period=1", "--wait=false")
-	eventually(t, 10*time.Minute, "the pods of the case are gone", func(t testing.TB) error {
-		if left := strings.Fields(u.kubectl(t, "-n", guardedNamespace, "get", "pods", "-o", "name")); len(left) > 0 {
-			return notYet("%d left", len(left))
-		}
-		return nil
-	})
-}
-
 // sampled is how many cases a sample has.
 const sampled = 3
 

@@ -27,6 +27,8 @@ func meanings() []meaning {
 	return []meaning{
 		{ipam.ErrNoAddress, cnirpc.CodeTryAgain, "the node has no free address"},
 		{link.ErrInterfaceExists, cnirpc.CodeInvalidEnv, "an interface of that name exists and does not belong to this sandbox"},
+		{errNewerSandbox, cnirpc.CodeTryAgain, "a newer sandbox of the pod is being added"},
+		{errRemoved, cnirpc.CodeTryAgain, "the pod's network was removed while it was added"},
 		{link.ErrNotWired, cnirpc.CodeTryAgain, "the pod's link was removed meanwhile"},
 		{link.ErrNamespaceGone, cnirpc.CodeUnknownContainer, "the pod's sandbox was removed meanwhile"},
 		{link.ErrNotNamespace, cnirpc.CodeInvalidNetns, "the runtime passed something that is not a pod's network namespace"},

@@ -33,11 +33,9 @@ func (c *Controller) AdoptLinks(ctx context.Context) error {
 	return nil
 }
 
-// adopt makes an endpoint of a link. If the backend does not know the address yet, the
-// endpoint claims it until the backend does. If another endpoint has the address, the
-// link is not adopted and is deleted by the next comparison.
-func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
-	var pod endpoint.Pod
+// adoptedPod is the pod of the node that a link is named after; zero: none that is known. On a branch in
+// strict mode it has a prefix of its own.
+func (c *Controller) adoptedPod(w link.Wired) (pod endpoint.Pod) {
 	for _, p := range c.Pods.Pods() {
 		known := endpoint.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 		for _, prefix := range []string{c.LinkPrefix, endpoint.StrictLinkPrefix} {
@@ -46,6 +44,14 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 			}
 		}
 	}
+	return pod
+}
+
+// adopt makes an endpoint of a link. If the backend does not know the address yet, the
+// endpoint claims it until the backend does. If another endpoint has the address, the
+// link is not adopted and is deleted by the next comparison.
+func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
+	pod := c.adoptedPod(w)
 	found := endpoint.Attachment{Table: w.Table}
 	if c.Branches != nil {
 		branch, on, err := c.Branches.Adopted(ctx, w.Key)

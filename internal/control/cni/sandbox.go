@@ -2,11 +2,11 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
-	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
 // sandboxes are the ADDs in flight, by the interface of a pod that they are for. The runtime makes a sandbox
@@ -25,15 +25,12 @@ type sandboxADD struct {
 	end       context.CancelCauseFunc
 }
 
-// errNewerSandbox ends the ADD of a sandbox that the runtime does not use any more.
-var errNewerSandbox = &cnirpc.Error{
-	Code: cnirpc.CodeTryAgain, Msg: "a newer sandbox of the pod is being added", Details: "the runtime does not use this one any more",
-}
-
-// errRemoved ends an ADD of which the endpoint was removed before its link was made.
-var errRemoved = &cnirpc.Error{
-	Code: cnirpc.CodeTryAgain, Msg: "the pod's network was removed while it was added", Details: "by the ADD of a newer sandbox of the pod, or because the pod has ended",
-}
+var (
+	// errNewerSandbox ends the ADD of a sandbox that the runtime does not use any more.
+	errNewerSandbox = errors.New("the runtime does not use this sandbox any more")
+	// errRemoved ends an ADD of which the endpoint was removed before its link was made.
+	errRemoved = errors.New("by the ADD of a newer sandbox of the pod, or because the pod has ended")
+)
 
 // enter ends the ADD in flight of an older sandbox of the same pod. The context that it returns ends
 // once a newer one comes, before that one is in a table. The caller calls leave at the end of its ADD.

@@ -10,7 +10,6 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
-	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
 const knownArgs = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=known"
@@ -37,7 +36,7 @@ func TestTheADDOfAnOlderSandboxEndsOnceANewerOneComes(t *testing.T) {
 	older := h.begin(t, t.Context(), "c1", knownArgs)
 	h.untilWaiting(t, "c1")
 	newer := h.begin(t, t.Context(), "c2", knownArgs)
-	if failure := <-older; failure == nil || failure.Msg != errNewerSandbox.Msg {
+	if failure := <-older; failure == nil || failure.Msg != "a newer sandbox of the pod is being added" {
 		t.Fatalf("the older sandbox: %v", failure)
 	}
 	h.untilWaiting(t, "c2")
@@ -90,8 +89,7 @@ func TestAnOlderSandboxRemovesNothingOfANewerOne(t *testing.T) {
 	defer end()
 	late, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()
-	var refused *cnirpc.Error
-	if err := a.attach(late); !errors.As(err, &refused) || refused.Msg != errNewerSandbox.Msg {
+	if err := a.attach(late); !errors.Is(err, errNewerSandbox) {
 		t.Errorf("attach: %v", err)
 	}
 	if e, there := h.State.Endpoint(newer.Key); !there || e.Stage != endpoint.Ready {

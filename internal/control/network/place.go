@@ -59,8 +59,8 @@ func (p *place[T]) compare(ctx context.Context) (next time.Time, err error) {
 }
 
 // restore compares the place without regard to back-offs, for a caller that needs an
-// owner's part in the kernel. It returns an error unless the part is there. That an operation of
-// another owner failed, such as of a branch whose trunk is gone, is none.
+// owner's part in the kernel. It returns an error unless the part is there. A failed operation
+// of another owner is none, such as of a branch after its trunk was detached.
 func (p *place[T]) restore(ctx context.Context, owner string) error {
 	_, failed, err := p.with(ctx, p.PassNow)
 	if err != nil {

@@ -178,7 +178,7 @@ func (p *planner) attainable() int {
 	have := n.Free + n.Cooling + n.Incoming
 	total := have + p.budget.attainable(max(0, n.Capacity-n.used()-have))
 	if p.s.Limits.MaxPods > 0 {
-		total = min(total, max(n.Waiting, p.s.Limits.MaxPods-n.used()-p.s.claimed()))
+		total = min(total, max(p.s.waiting(), p.s.Limits.MaxPods-n.used()-p.s.claimed()))
 	}
 	return total
 }

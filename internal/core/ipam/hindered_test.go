@@ -193,7 +193,7 @@ func TestTheNumbersOfAPlan(t *testing.T) {
 	}, given(0, ipam.Ready, ipam.Assigned, ipam.Quarantined, ipam.Cooling, ipam.Free, ipam.Releasing, ipam.Unconfirmed), given(1, ipam.SettingUp, ipam.Free, ipam.Free), missing, other, unmanaged)
 	want := ipam.Numbers{
 		ENIs: 5, MaxENIs: 6, Capacity: 70, Assigned: 2, Quarantined: 1, Cooling: 1, Free: 1, Incoming: 7, Releasing: 1, Unconfirmed: 1,
-		Demand: 2, Waiting: 1, Unmet: 0, Want: 8, Have: 12, Attainable: 55,
+		Demand: 2, Unmet: 0, Want: 8, Have: 12, Attainable: 55,
 	}
 	if got.Numbers != want {
 		t.Errorf("%+v, want %+v", got.Numbers, want)

@@ -45,7 +45,6 @@ type Numbers struct {
 	Releasing   int
 	Unconfirmed int
 	Demand      int // pods without an address that count
-	Waiting     int // those of Demand of which an ADD waits
 	Unmet       int // pods of Demand without an address in the pool or in this plan
 	Want        int // addresses the plan aims to hold
 	Have        int // addresses held or incoming, without those being released
@@ -141,13 +140,11 @@ func newPlanner(s Snapshot, c Config, now time.Time) *planner {
 		if pod.Waiting || now.Before(until) {
 			p.numbers.Demand++
 		}
-		if pod.Waiting {
-			p.numbers.Waiting++
-		} else {
+		if !pod.Waiting {
 			p.schedule.at(until)
 		}
 	}
-	p.want = c.target(p.numbers, s.Limits, s.claimed())
+	p.want = c.target(p.numbers, s.Limits, s.claimed(), s.waiting())
 	p.numbers.Want = p.want.high
 	return p
 }
@@ -219,11 +216,11 @@ type target struct{ low, high int }
 // target is how many addresses the node should hold. claimed counts the pods on addresses
 // that are not in n. MaxPods bounds what is predicted and not the ADDs that wait: the kubelet has
 // admitted their pods, and a pod with several interfaces has several addresses.
-func (c Config) target(n Numbers, limits Limits, claimed int) target {
+func (c Config) target(n Numbers, limits Limits, claimed, waiting int) target {
 	want := func(warm int) int {
 		pods := n.used() + n.Demand + warm
 		if limits.MaxPods > 0 {
-			pods = max(n.used()+n.Waiting, min(pods, limits.MaxPods-claimed))
+			pods = max(n.used()+waiting, min(pods, limits.MaxPods-claimed))
 		}
 		return min(max(pods+n.Cooling, c.MinIPs), max(n.Capacity, n.used()))
 	}

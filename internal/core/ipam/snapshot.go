@@ -178,13 +178,7 @@ func (s Snapshot) String() string {
 		fmt.Fprintf(&b, "subnet: %s %s, %s free%s\n",
 			n.ID, n.CIDR, count(n.Free), suffix(!n.SameRoutes, ", other routes than the node's"))
 	}
-	waiting := 0
-	for _, p := range s.Pending {
-		if p.Waiting {
-			waiting++
-		}
-	}
-	fmt.Fprintf(&b, "demand: %d pods, %d of them waiting; peak of use %d in %s\n", len(s.Pending), waiting, s.Peak, s.Idle.Round(time.Second))
+	fmt.Fprintf(&b, "demand: %d pods, %d of them waiting; peak of use %d in %s\n", len(s.Pending), s.waiting(), s.Peak, s.Idle.Round(time.Second))
 	if s.Brake != cloud.BrakeOff {
 		fmt.Fprintf(&b, "brake: %s\n", s.Brake)
 	}
@@ -240,4 +234,14 @@ func suffix(when bool, s string) string {
 		return s
 	}
 	return ""
+}
+
+// waiting counts the ADDs that wait for an address.
+func (s Snapshot) waiting() (n int) {
+	for _, p := range s.Pending {
+		if p.Waiting {
+			n++
+		}
+	}
+	return n
 }
