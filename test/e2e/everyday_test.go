@@ -66,15 +66,10 @@ func followedLogsEndWithThePod(t *testing.T, l lab) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	attached := func() result {
-		return l.try(ctx, "kubectl", "run", "echo", "--image", workloadImage, "--restart=Never", "--attach", "--rm", "--quiet", "--", "ls", "/")
-	}
-	r := attached()
-	for tries := 1; tries < 3 && r.err == nil && r.stdout == ""; tries++ {
-		r = attached() // the container had ended before kubectl attached to it
-	}
-	if r.err != nil || !strings.Contains(r.stdout, "workload") {
-		t.Errorf("kubectl run --attach: %v\n%s", r.err, r)
+	// The container ends after its input does, so kubectl attaches to one that runs.
+	r := l.command(ctx, []byte("through\n"), "kubectl", "run", "echo", "--image", workloadImage, "--restart=Never", "-i", "--rm", "--quiet", "--", "cat")
+	if r.err != nil || r.stdout != "through\n" {
+		t.Errorf("kubectl run -i -- cat: %v\n%s", r.err, r)
 	}
 	l.runPod(t, "talker", "sleep", "3")
 	if r := l.try(ctx, "kubectl", "logs", "-f", "talker"); r.err != nil {

@@ -126,10 +126,13 @@ func (g *groups) run(t *testing.T, l lab, steps []step) {
 	}
 }
 
+// listens is the probe of a container: without one a pod is ready before it listens.
+const listens = `"readinessProbe":{"exec":{"command":["/workload","dial","http","127.0.0.1:8080"]},"periodSeconds":1,"timeoutSeconds":5}`
+
 // pod creates a pod with a role that serves port 8080.
 func (g *groups) pod(t *testing.T, l lab, name, role string, node int) {
 	l.kubectl(t, "-n", "shop", "run", name, "--image", workloadImage, "--restart=Never", "--labels", "role="+role,
-		"--overrides", `{"spec":{"nodeName":"`+g.nodes[node].KubeName+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
+		"--override-type=strategic", "--overrides", `{"spec":{"nodeName":"`+g.nodes[node].KubeName+`","terminationGracePeriodSeconds":1,"containers":[{"name":"`+name+`",`+listens+`}]}}`, "--", "serve")
 }
 
 func (g *groups) ready(t *testing.T, l lab, name string) (address string) {
@@ -203,18 +206,20 @@ func (g *groups) explain(t testing.TB, l lab, pod string) string {
 	return product{l}.run(t, time.Minute, "explain", "pod", "shop/"+pod).String()
 }
 
-// dial reports whether a pod reaches port 8080 of an address.
-func (g *groups) dial(t testing.TB, l lab, from, to string) bool {
+// dial reports whether a pod reaches port 8080 of an address, and what the attempt printed.
+func (g *groups) dial(t testing.TB, l lab, from, to string) (bool, result) {
 	t.Helper()
-	return l.try(t.Context(), "kubectl", "-n", "shop", "exec", from, "--", "/workload", "dial", "http", to+":8080", "--timeout=1s").err == nil
+	r := l.try(t.Context(), "kubectl", "-n", "shop", "exec", from, "--", "/workload", "dial", "http", to+":8080", "--timeout=1s")
+	return r.err == nil, r
 }
 
 // expect checks which pods reach an address.
 func (g *groups) expect(t *testing.T, l lab, to string, wants map[string]bool) {
 	t.Helper()
 	for from, want := range wants {
-		if got := g.dial(t, l, from, to); got != want {
-			t.Errorf("%s reaches %s: %v, want %v", from, to, got, want)
+		if got, r := g.dial(t, l, from, to); got != want {
+			t.Errorf("%s reaches %s: %v, want %v\n%s", from, to, got, want, r)
+			g.until(t, l, want, from, to) // says for how long
 		}
 	}
 }
@@ -224,8 +229,8 @@ func (g *groups) until(t *testing.T, l lab, want bool, from, to string) {
 	t.Helper()
 	began := time.Now()
 	eventually(t, time.Minute, fmt.Sprintf("%s reaches %s: %v", from, to, want), func(t testing.TB) error {
-		if g.dial(t, l, from, to) != want {
-			return notYet("%s", g.explain(t, l, from))
+		if got, r := g.dial(t, l, from, to); got != want {
+			return notYet("%s\n%s", r, g.explain(t, l, from))
 		}
 		return nil
 	})
@@ -327,7 +332,7 @@ func (g *groups) evicted(t *testing.T, l lab) {
 // deployment creates a deployment of one pod, of which the role is its name.
 func (g *groups) deployment(t *testing.T, l lab, role string) {
 	l.apply(t, fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%[1]q,"namespace":"shop"},"spec":{"selector":{"matchLabels":{"role":%[1]q}},`+
-		`"template":{"metadata":{"labels":{"role":%[1]q}},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"c","image":%[2]q,"args":["serve"]}]}}}}`, role, workloadImage))
+		`"template":{"metadata":{"labels":{"role":%[1]q}},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"c","image":%[2]q,"args":["serve"],`+listens+`}]}}}}`, role, workloadImage))
 }
 
 // deployed is the pod of a deployment, once it is ready.

@@ -299,7 +299,8 @@ func lacking(o Objects, e Explanation, entries []podeni.Entry) (list []string) {
 		if name == "" {
 			name = "the branch"
 		}
-		if b.State != string(v1alpha1.BranchBound) && b.State != stateAssociated {
+		// A pod may use a branch that is binding: the record of its binding is written with the next change.
+		if !slices.Contains([]string{string(v1alpha1.BranchBound), string(v1alpha1.BranchBinding), stateAssociated}, b.State) {
 			add("%s is not bound yet: %s", name, b.State)
 		}
 		if b.State != stateAssociated && !slices.Equal(b.Groups, e.Groups) {

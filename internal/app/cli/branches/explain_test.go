@@ -178,6 +178,16 @@ func TestWhatAPodLacksIsNamed(t *testing.T) {
 			},
 			[]string{branchENI + " is not bound yet: Associating", "the pod has no annotation"},
 		},
+		"binding, as recorded, with the annotation": {
+			func(o *Objects) { ledger(o).Branches[0].Phase = v1alpha1.BranchBinding }, nil,
+		},
+		"binding without the annotation": {
+			func(o *Objects) {
+				ledger(o).Branches[0].Phase = v1alpha1.BranchBinding
+				o.Pod.Annotations = nil
+			},
+			[]string{"the pod has no annotation"},
+		},
 		"other groups": {
 			func(o *Objects) { ledger(o).Branches[0].SecurityGroups = []string{groupDB} },
 			[]string{branchENI + " carries the groups " + groupDB + ", and the policies give " + groupDB + ", " + groupAll},
