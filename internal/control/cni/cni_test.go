@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -404,6 +405,40 @@ func TestLinksWithoutEndpointsAreAdopted(t *testing.T) {
 	want := "a default/known ready 10.0.0.7 branch; b container/b removing 10.0.0.8 branch; d container/d ready 10.0.9.9 branch; f default/known ready 10.0.9.10 branch"
 	if s := strings.Join(got, "; "); s != want {
 		t.Errorf("endpoints %s\nwant      %s", s, want)
+	}
+}
+
+// The journal was lost, and the API server does not answer yet.
+func TestAnAdoptedEndpointGetsItsPodOnceItIsKnown(t *testing.T) {
+	h := newHarness(t)
+	pods := &cluster{pods: map[string]bool{}, watched: map[string]bool{"web": true}}
+	h.Pods = &cluster{}
+	wired := func(container, name, addr string, dying bool) link.Wired {
+		return link.Wired{
+			Alias: hostnet.Alias{Key: endpoint.Key{ContainerID: container, IfName: "eth0"}, Addresses: []netip.Addr{netip.MustParseAddr(addr)}},
+			Link:  name, Table: hostnet.TableMain, Dying: dying,
+		}
+	}
+	web := endpoint.LinkName("eni", "default", "web")
+	h.wires.present = []link.Wired{wired("a", web, "10.0.0.7", false), wired("b", endpoint.LinkName("eni", "default", "other"), "10.0.0.8", false), wired("c", "enic", "10.0.0.9", true)}
+	if err := h.AdoptLinks(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	names := func() (list []string) {
+		for _, e := range h.State.Endpoints() {
+			list = append(list, fmt.Sprint(e.Name(), " ", e.Pod.UID, " ", e.Generation))
+		}
+		return list
+	}
+	before := names()
+	h.Pods = pods
+	for range 2 { // the second time changes nothing
+		if err := (collector{h.Controller}).identify(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := names(), append([]string{"default/web web 3"}, before[1:]...); !slices.Equal(got, want) {
+		t.Errorf("endpoints %q, want %q; before %q", got, want, before)
 	}
 }
 

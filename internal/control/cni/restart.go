@@ -33,13 +33,13 @@ func (c *Controller) AdoptLinks(ctx context.Context) error {
 	return nil
 }
 
-// adoptedPod is the pod of the node that a link is named after; zero: none that is known. On a branch in
+// podOfLink is the pod of the node that a link is named after; zero: none that is known. On a branch in
 // strict mode it has a prefix of its own.
-func (c *Controller) adoptedPod(w link.Wired) (pod endpoint.Pod) {
+func (c *Controller) podOfLink(key endpoint.Key, link string) (pod endpoint.Pod) {
 	for _, p := range c.Pods.Pods() {
 		known := endpoint.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 		for _, prefix := range []string{c.LinkPrefix, endpoint.StrictLinkPrefix} {
-			if endpoint.LinkNameOf(prefix, w.Key, known) == w.Link {
+			if endpoint.LinkNameOf(prefix, key, known) == link {
 				pod = known
 			}
 		}
@@ -47,11 +47,37 @@ func (c *Controller) adoptedPod(w link.Wired) (pod endpoint.Pod) {
 	return pod
 }
 
+// identify names the pods of endpoints that were adopted before the node knew its pods: a policy judges an
+// endpoint by its pod. The watch of the pods must have synced.
+func (c collector) identify() error {
+	for _, e := range c.State.Endpoints() {
+		if e.Pod != (endpoint.Pod{}) || e.Stage != endpoint.Ready {
+			continue
+		}
+		pod := c.podOfLink(e.Key, e.Link)
+		if pod == (endpoint.Pod{}) {
+			continue
+		}
+		_, err := c.State.Update(func(tx *state.Tx) error {
+			now, ok := tx.Endpoint(e.Key)
+			if !ok || now.ID != e.ID || now.Generation != e.Generation {
+				return nil
+			}
+			return tx.Put(now.Identify(pod))
+		})
+		if err != nil {
+			return fmt.Errorf("name the pod of %s: %w", e.Link, err)
+		}
+		c.Log.Info("the pod of an adopted endpoint is known", "pod", pod.String(), "link", e.Link)
+	}
+	return nil
+}
+
 // adopt makes an endpoint of a link. If the backend does not know the address yet, the
 // endpoint claims it until the backend does. If another endpoint has the address, the
 // link is not adopted and is deleted by the next comparison.
 func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
-	pod := c.adoptedPod(w)
+	pod := c.podOfLink(w.Key, w.Link)
 	found := endpoint.Attachment{Table: w.Table}
 	if c.Branches != nil {
 		branch, on, err := c.Branches.Adopted(ctx, w.Key)

@@ -12,14 +12,17 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// collector removes stale endpoints.
+// collector removes stale endpoints, and names the pods of adopted ones.
 type collector struct{ *Controller }
 
-// run removes stale endpoints until ctx ends.
+// run does so until ctx ends.
 func (c collector) run(ctx context.Context) error {
 	var suspects stale.Suspects
 	l := loop.New(func(ctx context.Context, _ bool) (time.Time, error) {
-		return time.Time{}, c.collect(ctx, &suspects, time.Now())
+		if !c.Pods.Synced() {
+			return time.Now().Add(time.Second), nil
+		}
+		return time.Time{}, errors.Join(c.identify(), c.collect(ctx, &suspects, time.Now()))
 	})
 	l.Every = min(time.Minute, c.StaleAfter/4)
 	l.Report = func(err error, pause time.Duration) {

@@ -350,14 +350,17 @@ func prepareDevices(ctx context.Context, d Deps) error {
 	return errors.Join(errs...)
 }
 
-// forgetUnused drops what is about nothing any longer: counts of sets that the engine does not have,
-// and pods of ADDs that ended before Ready.
-func forgetUnused(c *Controller) error {
+// forgetAdmitted drops the pods of ADDs that ended before Ready.
+func forgetAdmitted(c *Controller) {
 	running := map[policy.PodRef]bool{}
 	for _, p := range c.Pods.Pods() {
 		running[policy.PodRef{Namespace: p.Namespace, Name: p.Name}] = true
 	}
 	maps.DeleteFunc(c.admitted, func(ref policy.PodRef, _ kube.Pod) bool { return !running[ref] })
+}
+
+// forgetUnused drops the counts of sets that the engine does not have.
+func forgetUnused(c *Controller) error {
 	counts, err := c.datapath.Counts()
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func (c *Controller) feedEndpoints() error {
 		}
 		delete(left, e.ID)
 		addresses[refOf(e)] = append(addresses[refOf(e)], e.Addresses.List()...)
-		if before, known := c.wired[e.ID]; !known || before.endpoint.Key != e.Key {
+		if before, known := c.wired[e.ID]; !known || before.endpoint.Key != e.Key || refOf(before.endpoint) != refOf(e) {
 			c.ended[e.ID] = c.ended[e.ID] || known
 			c.enter(e)
 		}

@@ -141,6 +141,9 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer func() { reportOdd(c, time.Now()) }()
+	if full {
+		forgetAdmitted(c)
+	}
 	complete := c.listing.complete()
 	if !c.on.Load() && (full || c.Objects.Any()) {
 		if err := prepareDevices(ctx, c.Deps); err != nil {

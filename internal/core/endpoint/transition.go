@@ -77,6 +77,16 @@ func Adopt(id ID, key Key, pod Pod, w Wire, dying bool, now time.Time) Endpoint 
 	return e.enter(Ready, now)
 }
 
+// Identify names the pod of an endpoint that was adopted before its pod was known. The pod of any other
+// endpoint stays.
+func (e Endpoint) Identify(pod Pod) Endpoint {
+	if e.Pod == (Pod{}) && pod != (Pod{}) {
+		e.Pod = pod
+		e.Generation++
+	}
+	return e
+}
+
 // Rebooted is the endpoint after the machine booted again: the link ended with the
 // earlier boot and its DEL may never come, so it is Removing.
 func (e Endpoint) Rebooted(now time.Time) Endpoint {
