@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -204,9 +205,10 @@ func TestOneOfSeveralRunsClaimsALeftoverNamespace(t *testing.T) {
 		var claims, holds sync.WaitGroup
 		var mu sync.Mutex
 		var won int
-		for range 4 {
+		for i := range 4 {
 			claims.Go(func() {
 				run := withExpiry(client, 4*time.Second)
+				run.claim.lease.holder = fmt.Sprintf("process %d", i+2) // they start at one instant, in one process
 				claimed, err := run.Claim(t.Context(), "trunkline-test", func(string) {})
 				switch {
 				case claimed && err == nil:
