@@ -87,7 +87,10 @@ func (c netConf) valid() (map[endpoint.Key]bool, error) {
 func (c *Controller) Handle(ctx context.Context, req *cnirpc.Request, netns *os.File, answer cniserver.Answer) {
 	began := time.Now()
 	c.mu.Lock()
-	c.plugin, c.called = req.Plugin, began
+	c.plugin = req.Plugin
+	if req.Command == "ADD" { // containerd 2 calls STATUS every few seconds, whether pods are wired or not
+		c.called = began
+	}
 	c.mu.Unlock()
 	c.dispatch(ctx, req, netns, func(result json.RawMessage, err error) {
 		c.metrics.call(req.Command, err, time.Since(began))

@@ -53,6 +53,24 @@ func TestABadCallIsRefusedAndTouchesNothing(t *testing.T) {
 	}
 }
 
+// The kubelet has the runtime call STATUS while no pod can be wired.
+func TestOnlyAnADDShowsThatTheRuntimeCallsThePluginForPods(t *testing.T) {
+	h := newHarness(t)
+	for _, command := range []string{"STATUS", "DEL", "CHECK", "GC"} {
+		h.call(t, &cnirpc.Request{Command: command, Plugin: "v1", ContainerID: "c9", IfName: "eth0", Config: json.RawMessage(`{"cniVersion":"1.1.0"}`)})
+		if at := h.Called(); !at.IsZero() {
+			t.Errorf("called at %s by %s", at, command)
+		}
+	}
+	if v := h.Plugin(); v != "v1" {
+		t.Errorf("the plugin is %q", v)
+	}
+	h.call(t, &cnirpc.Request{Command: "ADD", ContainerID: "c9", IfName: "eth0", Config: json.RawMessage(`{"cniVersion":"9.9.9"}`)})
+	if h.Called().IsZero() {
+		t.Error("not called by ADD")
+	}
+}
+
 func TestOnlyHostPortsInTheRuntimesConfigurationAreRefused(t *testing.T) {
 	for config, refused := range map[string]bool{
 		`{}`:                                    false,

@@ -186,7 +186,7 @@ type Controller struct {
 
 	mu     sync.Mutex
 	plugin string    // version of the plugin that called last
-	called time.Time // by the plugin; zero before its first call
+	called time.Time // for an ADD; zero before the first
 }
 
 // New returns the controller. It registers its metrics.
@@ -215,7 +215,7 @@ func (c *Controller) Plugin() string {
 	return c.plugin
 }
 
-// Called is when the plugin called last; zero if it has not since the agent began to serve.
+// Called is when the plugin called last for an ADD; zero if it has not since the agent began to serve.
 func (c *Controller) Called() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
