@@ -8,6 +8,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
@@ -42,7 +43,8 @@ func (o *Observer) Resume(confirmed bool) bool {
 }
 
 // ReadIdentity reads from instance metadata which instance this is. It fails with
-// state.ErrOtherInstance if the journal is that of another one.
+// state.ErrOtherInstance if the journal is that of another one. If the instance has another type than
+// recorded, because it was stopped and changed, it reads the limits of that type too.
 func (o *Observer) ReadIdentity(ctx context.Context) error {
 	identity, err := o.p.Metadata.Identity(ctx)
 	o.p.note(state.Metadata, err)
@@ -60,8 +62,20 @@ func (o *Observer) ReadIdentity(ctx context.Context) error {
 	for _, line := range primary.Unreadable {
 		o.p.Log.Warn("a line of instance metadata cannot be read and is not used", "line", line)
 	}
+	was := o.known().Type
+	limits, another := vpc.Limits{}, was != "" && was != identity.Type
+	if another {
+		if limits, err = o.limits(ctx, identity.Type); err != nil {
+			return err
+		}
+		o.p.Log.Info("the instance has another type than recorded", "type", identity.Type, "was", was)
+	}
 	o.mu.Lock()
 	n := o.node
+	if another {
+		n = n.With(time.Now(), state.FactLimits)
+		n.Limits = limits
+	}
 	n.Instance, n.Type, n.Region, n.Zone = identity.Instance, identity.Type, identity.Region, identity.Zone
 	n.PrimaryMAC, n.PrimaryIP = identity.PrimaryMAC, identity.PrimaryIP
 	n.VPC, n.Subnet, n.Groups, n.Ranges = primary.VPC, primary.Subnet, primary.Groups, primary.VPCv4CIDRs
@@ -73,17 +87,25 @@ func (o *Observer) ReadIdentity(ctx context.Context) error {
 
 // ReadLimits reads how many interfaces and addresses the instance type allows.
 func (o *Observer) ReadLimits(ctx context.Context) error {
-	limits, err := o.p.EC2.InstanceLimits(ctx, o.known().Type)
-	o.p.noteEC2(err)
+	of := o.known().Type
+	limits, err := o.limits(ctx, of)
 	if err != nil {
 		return err
 	}
 	o.mu.Lock()
-	o.node.Limits = limits
-	o.node = o.node.With(time.Now(), state.FactLimits)
+	if o.node.Type == of { // otherwise ReadIdentity has read those of the type that the instance has now
+		o.node.Limits = limits
+		o.node = o.node.With(time.Now(), state.FactLimits)
+	}
 	o.mu.Unlock()
 	o.publish()
 	return nil
+}
+
+func (o *Observer) limits(ctx context.Context, instanceType string) (vpc.Limits, error) {
+	limits, err := o.p.EC2.InstanceLimits(ctx, instanceType)
+	o.p.noteEC2(err)
+	return limits, err
 }
 
 // ReadInterfaces observes EC2 for the first time.

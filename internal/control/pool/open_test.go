@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/smithy-go"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,6 +38,13 @@ func (l *lossy) UnassignPrivateIpAddresses(context.Context, *sdk.UnassignPrivate
 		return nil, errors.New("connection reset by peer")
 	}
 	return &sdk.UnassignPrivateIpAddressesOutput{}, nil
+}
+
+// DescribeInstanceTypes has the limits of a t3.medium.
+func (l *lossy) DescribeInstanceTypes(context.Context, *sdk.DescribeInstanceTypesInput, ...func(*sdk.Options)) (*sdk.DescribeInstanceTypesOutput, error) {
+	return &sdk.DescribeInstanceTypesOutput{InstanceTypes: []types.InstanceTypeInfo{{NetworkInfo: &types.NetworkInfo{
+		MaximumNetworkInterfaces: aws.Int32(3), Ipv4AddressesPerInterface: aws.Int32(6),
+	}}}}, nil
 }
 
 // testPool is a pool with eni-1 and two addresses in its ledger.

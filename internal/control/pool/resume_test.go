@@ -53,6 +53,23 @@ func TestOnlyACompleteRecordOfThisInstanceIsResumed(t *testing.T) {
 	}
 }
 
+// The firmware confirms the instance before metadata answers: the record is used until then.
+func TestTheLimitsOfAnInstanceThatWasGivenAnotherTypeAreRead(t *testing.T) {
+	p, _ := withMetadata(t)
+	before := recorded()
+	before.Type, before.Limits = "m5.xlarge", vpc.Limits{ENIs: 4, IPv4: 15}
+	p.State.Recorded = before
+	if !p.Observer.Resume(true) {
+		t.Fatal("not resumed")
+	}
+	if err := p.Observer.ReadIdentity(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.State.Node(); got.Type != "t3.medium" || got.Limits.ENIs != 3 || got.Limits.IPv4 != 6 {
+		t.Errorf("%s with %+v", got.Type, got.Limits)
+	}
+}
+
 func TestAJournalOfAnotherInstanceIsFoundBeforeItIsWritten(t *testing.T) {
 	p, _ := withMetadata(t)
 	p.State.Recorded = recorded()
