@@ -209,8 +209,12 @@ func (o *observer) merge(row ENI, e Observed) ENI {
 		row.Groups = e.ENI.Groups
 	}
 	settled := o.now.Sub(row.Since) >= staleAfter
+	again := e.Attached && settled && attachedAgain(row, e.ENI)
+	if again {
+		o.report(row.ID, netip.Addr{}, "interface %s was detached from this instance and attached again", row.ID)
+	}
 	switch {
-	case e.Attached && row.Phase == Attaching:
+	case e.Attached && row.Phase == Attaching, again:
 		row.Phase, row.Since = SettingUp, stamp(o.now)
 		row.Attachment, row.Card, row.Device = e.ENI.Attachment, e.ENI.Card, e.ENI.Device
 	case !e.Attached && settled && (row.Phase == Ready || row.Phase == SettingUp) && !row.Primary:
@@ -220,6 +224,12 @@ func (o *observer) merge(row ENI, e Observed) ENI {
 		row.Phase, row.Since = Deleting, stamp(o.now)
 	}
 	return row
+}
+
+// attachedAgain reports whether an interface has another attachment than recorded: a detachment by the
+// recorded one has no effect, and its device, which its route table follows from, may be another.
+func attachedAgain(row, shown ENI) bool {
+	return !row.Primary && (row.Phase == Ready || row.Phase == SettingUp) && row.Attachment != "" && shown.Attachment != "" && shown.Attachment != row.Attachment
 }
 
 // prefixes are those of row after an observation. One that is not shown stays until it

@@ -80,6 +80,32 @@ func TestAnInterfaceTakesThePhaseThatEC2ShowsOnceADescribeCannotBeStale(t *testi
 	}
 }
 
+// The agent did not run between the two.
+func TestAnInterfaceThatWasAttachedAgainIsSetUpByItsNewAttachment(t *testing.T) {
+	for _, c := range []struct {
+		phase ipam.Phase
+		since time.Duration
+		want  ipam.Phase
+		moved bool
+	}{
+		{ipam.Ready, time.Minute, ipam.SettingUp, true},
+		{ipam.SettingUp, time.Minute, ipam.SettingUp, true},
+		{ipam.Ready, time.Minute - 1, ipam.Ready, false}, // may be a stale describe
+		{ipam.Detaching, time.Hour, ipam.Detaching, false},
+	} {
+		e := given(2, c.phase)
+		e.Since = epoch.Add(-c.since)
+		seen := given(2, ipam.Ready)
+		seen.Attachment, seen.Device = "eni-attach-again", 3
+		l := holding(t, e)
+		_, drift := l.Observe([]ipam.Observed{seenAs(seen, true)}, epoch)
+		got := l.View(epoch).ENIs[0]
+		if got.Phase != c.want || (got.Attachment == seen.Attachment) != c.moved || (got.Device == 3) != c.moved || strings.Contains(driftOf(drift), "attached again") != c.moved {
+			t.Errorf("%s for %s: %s, %s, device %d, %q", c.phase, c.since, got.Phase, got.Attachment, got.Device, driftOf(drift))
+		}
+	}
+}
+
 func TestFencedAddressesOfAKeptInterfaceAreConfirmedAgain(t *testing.T) {
 	e := given(1, ipam.Detaching, ipam.Releasing, ipam.Releasing)
 	e.Prefixes = []ipam.Prefix{{CIDR: netip.MustParsePrefix("10.0.1.16/28")}}
