@@ -141,8 +141,8 @@ func (a *agent) settle(ctx context.Context) error {
 }
 
 // quarantineAfterJournalLoss has the backend give out no address before its cool-down
-// is over, when its record is empty although an earlier one existed: the journal was
-// damaged, or the kernel shows that pods were wired here.
+// is over, when its record is empty although pods were wired here: the journal was
+// damaged, or the kernel shows it. They may be those of another CNI, which has no journal here.
 func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
 	if a.backend.known() {
 		return nil
@@ -153,14 +153,28 @@ func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find what an earlier agent left: %w", err)
 		}
-		lost = slices.ContainsFunc(have.Links, hostnet.Link.Ours) || slices.ContainsFunc(have.Rules, hostnet.Rule.ToPod)
+		ours := func(r hostnet.Rule) bool { return r.ToPod() && r.Ours() }
+		lost = slices.ContainsFunc(have.Links, hostnet.Link.Ours) || slices.ContainsFunc(have.Rules, ours)
+		if !lost && !slices.ContainsFunc(have.Rules, hostnet.Rule.ToPod) {
+			return nil
+		}
 	}
-	if !lost {
-		return nil
+	if lost {
+		a.log.Warn("an earlier journal was lost: no address is given out before its cool-down is over", "kept", a.state.Found.SetAside)
+		a.events.NodeWarning("JournalLost", journalLost(a.state.Found.SetAside))
+	} else {
+		a.log.Info("another CNI has wired pods here: no address is given out before its cool-down is over")
 	}
-	a.log.Warn("an earlier journal was lost: no address is given out before its cool-down is over", "kept", a.state.Found.SetAside)
-	a.events.NodeWarning("JournalLost", "An earlier journal was lost, or set aside as "+a.state.Found.SetAside+": the agent rebuilds its state from the kernel and EC2.")
 	return a.backend.assumeLost(ctx)
+}
+
+// journalLost is the event's text; kept is the file that the journal was set aside as, or empty.
+func journalLost(kept string) string {
+	what := "An earlier journal was lost"
+	if kept != "" {
+		what = "An earlier journal was damaged, and is set aside as " + kept
+	}
+	return what + ": the agent rebuilds its state from the kernel and EC2."
 }
 
 // poolConfig is the part of the configuration that the planner uses.
