@@ -140,6 +140,9 @@ func (g *groups) components() []cni.Component {
 	return []cni.Component{g.check}
 }
 
+// listed reports whether the API server has listed which pods have groups of their own.
+func (g *groups) listed() bool { return g == nil || g.objects == nil || g.objects.Synced() }
+
 // run reads which pods have groups of their own, and the record of the node's branches.
 func (g *groups) run(ctx context.Context, group *errgroup.Group) {
 	if g != nil && g.objects != nil {

@@ -26,9 +26,8 @@ import (
 // bpfDir is the directory of the pins of policy programs, below the bpffs.
 const bpfDir = "trunkline"
 
-// knownWithin is how long the agent waits for the policies of the cluster before it answers calls.
-// Until they are known it refuses pods, for which the kubelet would make new sandboxes.
-const knownWithin = 5 * time.Second
+// listedWithin is how long the agent waits for the lists of the API server before it answers calls.
+const listedWithin = 5 * time.Second
 
 // PolicyObjects are what network policies are judged on; *kube.PolicyObjects is one.
 type PolicyObjects interface {
@@ -134,15 +133,17 @@ func (p *policies) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return p.Watch(ctx) })
 }
 
-// await waits until the policies of the cluster are known.
-func (p *policies) await(ctx context.Context) {
-	if p == nil {
-		return
-	}
-	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, knownWithin, true, func(context.Context) (bool, error) {
-		return p.judged().Known(), nil
+// awaitLists waits until the API server has listed all by which pods are judged. The copies of an
+// earlier agent may lack a policy or a label of a pod that waits for its ADD. Without an API server they are used
+// after listedWithin; pods that they do not know are refused.
+func (a *agent) awaitLists(ctx context.Context) {
+	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, listedWithin, true, func(context.Context) (bool, error) {
+		return a.cluster.Synced() && a.policies.listed() && a.backend.groups.listed(), nil
 	})
 }
+
+// listed reports whether the API server has listed what policies are judged on.
+func (p *policies) listed() bool { return p == nil || p.judged().Synced() }
 
 // mark requests a pass: pods of the node changed.
 func (p *policies) mark() {

@@ -90,22 +90,40 @@ func TestPoliciesTakePartInEachADDUnlessTheyAreOff(t *testing.T) {
 	}
 }
 
-// Calls are answered at once when the policies are known, and soon if the API server is down.
-func TestTheAgentWaitsForPoliciesBeforeItAnswersCallsAndNotForLong(t *testing.T) {
-	for _, c := range []struct {
-		p    *policies
-		want time.Duration
+// unlisted is a cluster of which only copies are known.
+type unlisted struct{ quiet }
+
+func (unlisted) Synced() bool { return false }
+
+// copied are group objects of which only copies are known.
+type copied struct{ GroupObjects }
+
+func (copied) Synced() bool { return false }
+
+// Calls are answered at once when all is listed, and soon if the API server is down.
+func TestTheAgentWaitsForTheListsBeforeItAnswersCallsAndNotForLong(t *testing.T) {
+	listed := &policies{objects: noPolicies{known: true}}
+	for name, c := range map[string]struct {
+		cluster  Cluster
+		policies *policies
+		groups   *groups
+		want     time.Duration
 	}{
-		{nil, 0},
-		{&policies{objects: noPolicies{known: true}}, 0},
-		{&policies{objects: noPolicies{}}, knownWithin},
+		"no policies and groups": {quiet{}, nil, nil, 0},
+		"listed":                 {quiet{}, listed, &groups{}, 0},
+		"pods are a copy":        {unlisted{}, listed, nil, listedWithin},
+		"policies are a copy":    {quiet{}, &policies{objects: noPolicies{}}, nil, listedWithin},
+		"groups are a copy":      {quiet{}, nil, &groups{objects: copied{}}, listedWithin},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
-			c.p.await(t.Context())
-			if took := time.Since(began); took != c.want {
-				t.Errorf("waited %s, want %s", took, c.want)
-			}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &agent{cluster: guarded{c.cluster, nil, modes{}}, policies: c.policies, backend: &backend{groups: c.groups}}
+				began := time.Now()
+				a.awaitLists(t.Context())
+				if took := time.Since(began); took != c.want {
+					t.Errorf("waited %s, want %s", took, c.want)
+				}
+			})
 		})
 	}
 }
