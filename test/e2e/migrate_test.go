@@ -20,7 +20,6 @@ import (
 // goes back, and is taken over again. The third has another product's network. Each of the two
 // has two pods that AWS's plugin wired, on different interfaces, and TCP connections between the nodes run all the time.
 func TestMigration(t *testing.T) {
-	drawn(t)
 	l := lab{name: uniqueName("before"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })

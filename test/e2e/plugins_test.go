@@ -15,7 +15,6 @@ import (
 // containerd calls loopback for every pod and hostPort needs portmap, and its network is
 // systemd-networkd's.
 func TestAL2023(t *testing.T) {
-	drawn(t)
 	l := lab{name: uniqueName("al"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
