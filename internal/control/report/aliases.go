@@ -82,7 +82,7 @@ func aliases() []alias {
 		{name: "awscni_build_info", kind: gauge, ours: "trunkline_build_info", labels: as("version", "version"), help: "1, with the build version."},
 
 		{name: "awscni_assigned_ip_per_cidr", without: "addresses are single ones: it would be a series of its own for each"},
-		{name: "awscni_pod_eni_error_count", without: "no branch interfaces in this version"},
+		{name: "awscni_pod_eni_error_count", without: "the agent makes no branches; see trunkline_branch_audit_violations and the events of pods"},
 		{name: "awscni_aws_utils_error_count", without: "counts errors inside AWS's own library; those of calls are in awscni_aws_api_error_count"},
 		{name: "awscni_force_removed_enis", without: "an interface that pods use is never taken from them; see trunkline_drift_total"},
 		{name: "awscni_force_removed_ips", without: "an address that a pod uses is never taken from it; see trunkline_drift_total"},
