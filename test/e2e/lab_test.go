@@ -29,7 +29,7 @@ func steps() []step {
 		{"a NetworkPolicy is enforced by address and by Service, and ends", policiesAreEnforced},
 		{"a NetworkPolicy judges node ports from outside the VPC", nodePortsAreJudgedFromOutside},
 		{"the commands in the documents print what is documented", documentedCommandsWork},
-		{"the demo shows security groups of pods, twice", demoShowsSecurityGroups},
+		{"the demo shows a network policy and security groups of pods, twice", demoShowsPoliciesAndGroups},
 		{"a version rolls out and back under a churn of jobs without failing an ADD or breaking a flow", versionsRollOutAndBack},
 		{"agents killed at random moments leave no pod stuck and nothing behind", agentsAreKilled},
 		{"flushed rules and deleted routes are repaired", driftIsRepaired},
