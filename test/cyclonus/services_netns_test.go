@@ -26,6 +26,7 @@ import (
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/test/conformance/cases"
 	"github.com/trunkline/trunkline/test/enforce"
+	"github.com/trunkline/trunkline/test/suite"
 )
 
 // proxied is a cluster with kube-proxy on both nodes, and a Service of each pod.
@@ -230,31 +231,40 @@ func (p *proxied) through(step cases.Step) cases.Step {
 
 func TestPacketsThroughServicesOfKubeProxyHaveTheSameVerdicts(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
-		t.Run(mode, func(t *testing.T) {
-			c := newCluster(t)
-			list, err := cases.All(c.address)
-			if err != nil {
-				t.Fatal(err)
+		t.Run(mode, func(t *testing.T) { throughServices(t, mode) })
+	}
+}
+
+// throughServices tries the cases through a proxy's Services, all of them in the whole suites.
+func throughServices(t *testing.T, mode string) {
+	c := newCluster(t)
+	list, err := cases.All(c.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, seed := newProxied(c, mode), enforce.Seed(t)
+	r := rand.New(rand.NewPCG(seed, 5))
+	r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	list = list[:enforce.Sample(casesSampled, len(list))]
+	steps, tried, denied, failed := 0, 0, 0, 0
+	for _, one := range list {
+		for n, direct := range one.Steps {
+			step := p.through(direct)
+			c.become(step.Cluster)
+			count, wrong := c.try(step)
+			steps, tried, denied = steps+1, tried+count, denied+deniedOf(step)
+			if len(wrong) > 0 {
+				failed++
+				t.Errorf("case %d (%s), step %d: %d of %d connections are wrong:\n%s", one.Number, one.Description, n+1, len(wrong), count, lines(wrong))
 			}
-			p := newProxied(c, mode)
-			r := rand.New(rand.NewPCG(enforce.Seed(t), 5))
-			r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-			list = list[:enforce.Sample(casesSampled, len(list))]
-			steps, tried, denied, failed := 0, 0, 0, 0
-			for _, one := range list {
-				for n, direct := range one.Steps {
-					step := p.through(direct)
-					c.become(step.Cluster)
-					count, wrong := c.try(step)
-					steps, tried, denied = steps+1, tried+count, denied+deniedOf(step)
-					if len(wrong) > 0 {
-						failed++
-						t.Errorf("case %d (%s), step %d: %d of %d connections are wrong:\n%s", one.Number, one.Description, n+1, len(wrong), count, lines(wrong))
-					}
-				}
-			}
-			t.Logf("%d cases, %d steps, %d connections by ClusterIPs, %d of them to be denied; %d steps are wrong", len(list), steps, tried, denied, failed)
-		})
+		}
+	}
+	body := fmt.Sprintf("%d steps, %d connections to ClusterIPs by TCP and UDP, %d of them to be denied; %d steps are wrong", steps, tried, denied, failed)
+	t.Logf("%d cases, %s", len(list), body)
+	if suite.IsFull() && !t.Failed() {
+		if err := report().Write("services, "+mode, suite.Counted{Number: len(list), Of: "cases", Seed: seed}, body); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
