@@ -14,8 +14,8 @@ const alarmAbove = 5
 // two observations that are MinAge apart.
 func (p *planner) collect() {
 	named := make(map[string]bool)
-	for _, pod := range p.s.Pods {
-		named[string(pod.ENI)] = !pod.Ended && !p.s.Terminated
+	for _, pod := range p.s.Pods { // a branch that was used again is named by ended pods too
+		named[string(pod.ENI)] = named[string(pod.ENI)] || !pod.Ended && !p.s.Terminated
 	}
 	if n := p.s.lost(); n > alarmAbove && n > len(p.branches) && !p.s.Terminated {
 		p.report("", "%d branches at EC2 are not in the state, which has %d: none is deleted; check whether the status of the CNINode was lost", n, len(p.branches))

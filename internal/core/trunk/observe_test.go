@@ -66,6 +66,35 @@ func TestALostStateDeletesNoBranchOfAPod(t *testing.T) {
 	}
 }
 
+// A branch that was used again is named by two pods: by one that has ended and is not deleted, and by
+// the one that uses it. The order of the pods is of no influence.
+func TestABranchThatAnEndedPodNamesTooIsNotGivenUp(t *testing.T) {
+	for _, endedFirst := range []bool{false, true} {
+		w := newWorld(t, trunk.DefaultConfig(), 9)
+		w.ec2.subnets = append(w.ec2.subnets, trunk.Subnet{ID: "subnet-b", Total: 9, Free: 9})
+		w.settle()
+		w.leak(7)
+		eni := w.ec2.branches()[0].ENI
+		ended := trunk.Pod{UID: "pod-1", Name: "shop/job-1", Ended: true, ENI: eni}
+		live := trunk.Pod{UID: "pod-2", Name: "shop/web-2", ENI: eni} // no policy selects it any more: it is not adopted
+		w.observe(0)
+		w.now = w.now.Add(w.c.MinAge)
+		w.observe(0)
+		s := w.snapshot()
+		s.Pods = []trunk.Pod{live, ended}
+		if endedFirst {
+			s.Pods = []trunk.Pod{ended, live}
+		}
+		if d := trunk.Plan(s, w.c, w.now); len(d.Actions) > 0 {
+			t.Errorf("ended pod first %v: %s", endedFirst, d)
+		}
+		s.Pods = []trunk.Pod{ended}
+		if d := trunk.Plan(s, w.c, w.now); len(d.Actions) != 1 {
+			t.Errorf("the only pod that names it has ended: %s", d)
+		}
+	}
+}
+
 func TestExternalChangesOfABranchAreRepaired(t *testing.T) {
 	w := newWorld(t, trunk.DefaultConfig(), 9)
 	p := w.start(1, "sg-a")
