@@ -58,7 +58,8 @@ type seen struct {
 	host     ec2.Host
 	custom   customNetworking
 	branches bool // EC2 has branches that the record does not have
-	gone     bool // the instance is terminated and its Node does not exist
+	gone     bool // no pod runs on the instance: it is terminated and its Node does not exist, or the Node has another
+	replaced bool // by a live GET, the Node has another instance
 	ebpf     bool // the capacity is that of the mode ebpf, which the node had before
 	limit    int  // branches of the instance type
 	shared   bool // AWS's controller makes branches on the node, or did
@@ -105,7 +106,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if err := n.checkGone(ctx, object, on, now); err != nil {
 		return time.Time{}, err
 	}
-	if n.seen.gone && n.rec.empty() {
+	if (n.seen.gone || n.seen.replaced) && n.rec.empty() && (on == nil || instanceOf(on) != "") {
 		return time.Time{}, n.release(ctx, object, on)
 	}
 	if present {
@@ -141,7 +142,8 @@ func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.results, n.view = nil, view{}
-	n.rec, n.written, n.seen.gone, n.seen.custom = record{}, written{}, false, customNetworking{}
+	n.rec, n.written, n.seen.custom = record{}, written{}, customNetworking{}
+	n.seen.gone, n.seen.replaced = false, false
 	n.times.bound = time.Time{}
 }
 
@@ -221,10 +223,21 @@ func (n *node) settle(now time.Time) {
 	}
 }
 
-// checkGone finds out whether the instance of the record is terminated, where its Node does not
-// exist or is another one now.
+// replaced reports whether a Node has another instance than a record: the Node of that one was deleted, and
+// another instance has registered under its name.
+func replaced(s core.State, on *corev1.Node) bool {
+	return on != nil && instanceOf(on) != "" && instanceOf(on) != s.Instance
+}
+
+// checkGone finds out whether no pod runs on the instance of the record any more, where its Node does not
+// exist or has another instance now. A trunk that is attached to a stopped instance is left to it: it is deleted
+// with the instance, and taken over if that joins again.
 func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) error {
-	if n.seen.gone || on != nil && instanceOf(on) == n.rec.state.Instance {
+	if on != nil && instanceOf(on) == n.rec.state.Instance {
+		n.times.gone, n.seen.gone, n.seen.replaced = time.Time{}, false, false
+		return nil
+	}
+	if n.seen.gone {
 		n.times.gone = time.Time{}
 		return nil
 	}
@@ -244,15 +257,23 @@ func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *
 			return err
 		}
 	}
-	exists, err := n.c.o.EC2.Exists(ctx, n.rec.state.Instance)
+	n.seen.replaced = false
+	if replaced(n.rec.state, on) {
+		stale, err := n.c.objects.NodeGone(ctx, n.name, string(on.UID))
+		if err != nil || stale {
+			return err // the cache may be older than the record
+		}
+		n.seen.replaced = true
+	}
+	exists, stopped, err := n.c.o.EC2.Exists(ctx, n.rec.state.Instance)
 	if err != nil {
 		return err
 	}
-	n.seen.gone = !exists
+	n.seen.gone = !exists || stopped && n.seen.replaced
 	return nil
 }
 
-// release ends the record of a terminated instance.
+// release ends the record of an instance that is terminated, or is not that of the Node.
 func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node) error {
 	if on == nil {
 		if !slices.Contains(object.Finalizers, finalizer) {
@@ -260,7 +281,7 @@ func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *co
 		}
 		return n.c.objects.SetFinalizer(ctx, object, finalizer, false)
 	}
-	n.c.o.Log.Info("branches of a terminated instance deleted", "node", n.name, "instance", string(n.rec.state.Instance))
+	n.c.o.Log.Info("branches of an earlier instance deleted", "node", n.name, "instance", string(n.rec.state.Instance))
 	next, err := n.c.objects.WriteLedger(ctx, n.written.object, nil, n.written.tried...)
 	if err != nil {
 		return n.lost(err, nil)
@@ -283,7 +304,7 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 	decided := chooser{n}.ofPods(all)
 	observed := false
 	for {
-		config := n.c.config(!n.seen.gone && on != nil && asksForBranches(object, on))
+		config := n.c.config(!n.seen.gone && on != nil && !replaced(n.rec.state, on) && asksForBranches(object, on))
 		s := n.snapshot(decided, on, config.Warm > 0 || len(config.Exact) > 0)
 		if !n.own() {
 			s.Pods = append(s.Pods, chooser{n}.annotated(all)...)
@@ -319,7 +340,7 @@ func (c *Controller) config(asks bool) core.Config {
 
 // snapshot is the input of a plan. warm: branches are kept for pods to come.
 func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapshot {
-	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.seen.gone, Devices: n.seen.host.Devices, Shared: n.seen.shared}
+	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.seen.gone, Replaced: replaced(n.rec.state, on), Devices: n.seen.host.Devices, Shared: n.seen.shared}
 	free, total := n.c.subnets.of(n.rec.host.vpc, n.rec.host.subnet, warm)
 	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
 	placer{n}.place(&s, warm)

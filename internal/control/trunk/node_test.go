@@ -78,6 +78,74 @@ func TestANewInstanceOfANameDoesNotUseTheRecordOfTheOldOne(t *testing.T) {
 	})
 }
 
+// An instance registers under the name of another one that still exists: it is shut down, stopped, or has only
+// left the cluster. No pod gets a branch of the old instance, and the new one has a trunk as soon as no pod can
+// use a branch of the old one.
+func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.T) {
+	second := func(s *cloud.Spec) {
+		second := s.Instances[0]
+		second.Name = "node2"
+		s.Instances = append(s.Instances, second)
+	}
+	replace := func(w *world) {
+		w.policy("web", "web", "web")
+		w.start("one", "web")
+		w.elapse(20 * time.Second)
+		w.carries("one", "web")
+		w.Delete(nodesAt, "n1")
+		of := w.cloud.State().InstanceNamed("node2")
+		w.Put(nodesAt, &corev1.Node{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelInstanceTypeStable: of.Type}},
+			Spec:       corev1.NodeSpec{ProviderID: vpc.ProviderID(region+"a", of.ID)},
+		})
+		w.start("two", "web")
+		w.elapse(2 * time.Minute)
+	}
+	served := func(w *world) {
+		w.carries("two", "web")
+		of := w.cloud.State().InstanceNamed("node2").ID
+		if l := w.cniNode().Status.Trunkline; l.InstanceID != string(of) || l.Trunk.ENIID == "" {
+			w.t.Fatalf("the record is of %s, trunk %+v; want %s", l.InstanceID, l.Trunk, of)
+		}
+		on := w.cloud.State().Interfaces[vpc.ENIID(w.cniNode().Status.Trunkline.Trunk.ENIID)]
+		if on == nil || on.Attachment == nil || on.Attachment.Instance != of {
+			w.t.Errorf("the trunk is %+v, want it on %s", on, of)
+		}
+		if n := len(w.branches()); n != 1 {
+			w.t.Errorf("%d branches, want that of pod two\n%s", n, w.ledger())
+		}
+	}
+	t.Run("until the pods of the old one have ended", func(t *testing.T) {
+		inWorld(t, nil, func(w *world) {
+			replace(w)
+			if e := w.branch("two"); e != nil {
+				w.t.Errorf("pod two has a branch of the old instance: %+v", e)
+			}
+			if got := saying(w, "n1", "has another instance now"); len(got) != 1 || !strings.HasPrefix(got[0], "Warning TrunkENIWaiting: ") {
+				w.t.Errorf("events of the node: %q", got)
+			}
+			w.carries("one", "web") // it may run until its instance is stopped
+			w.end("one")
+			w.elapse(5 * time.Minute)
+			served(w)
+		}, second)
+	})
+	t.Run("the old one is stopped", func(t *testing.T) {
+		inWorld(t, nil, func(w *world) {
+			w.wire.edit = func(action, reply string) string {
+				if action == "DescribeInstances" {
+					return strings.ReplaceAll(reply, "<name>running</name>", "<name>stopped</name>")
+				}
+				return reply
+			}
+			replace(w)
+			w.elapse(5 * time.Minute)
+			served(w)
+		}, second)
+	})
+}
+
 // A pod of a name that an earlier pod had gets a branch of its own.
 func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
 	inWorld(t, nil, func(w *world) {

@@ -161,8 +161,8 @@ func (n *node) notify(a core.Action, r result) {
 // advertise writes the number of branches to the node's capacity, once the trunk is ready if they are
 // made, and reports a type that has none. It reports whether it succeeded.
 func (n *node) advertise(ctx context.Context, on *corev1.Node) bool {
-	if on == nil || n.seen.gone {
-		return true
+	if on == nil || n.seen.gone || replaced(n.rec.state, on) {
+		return true // the capacity is that of the instance of the record
 	}
 	limit, why := core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
 	if n.own() && limit < 1 && !n.said.unsupported {

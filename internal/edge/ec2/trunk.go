@@ -408,22 +408,32 @@ func (t Trunks) Host(ctx context.Context, id vpc.InstanceID) (Host, error) {
 	return h, nil
 }
 
-// Exists reports whether EC2 shows an instance that is not terminated.
-func (t Trunks) Exists(ctx context.Context, id vpc.InstanceID) (bool, error) {
+// Exists reports whether EC2 shows an instance that is not terminated. stopped: it runs nothing until it is
+// started again.
+func (t Trunks) Exists(ctx context.Context, id vpc.InstanceID) (exists, stopped bool, _ error) {
 	// A filter, not InstanceIds: an unknown id there would be an error.
 	by := []types.Filter{filter("instance-id", string(id))}
-	return read(ctx, t.Executor, "DescribeInstances", describe(by), func(ctx context.Context, api API) (exists bool, _ error) {
+	found, err := read(ctx, t.Executor, "DescribeInstances", describe(by), func(ctx context.Context, api API) (found []types.InstanceStateName, _ error) {
 		reply, err := api.DescribeInstances(ctx, &ec2.DescribeInstancesInput{Filters: by})
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		for _, r := range reply.Reservations {
 			for _, i := range r.Instances {
-				exists = exists || i.State == nil || i.State.Name != types.InstanceStateNameTerminated
+				state := types.InstanceStateName("")
+				if i.State != nil {
+					state = i.State.Name
+				}
+				found = append(found, state)
 			}
 		}
-		return exists, nil
+		return found, nil
 	})
+	for _, state := range found { // one at most
+		exists = exists || state != types.InstanceStateNameTerminated
+		stopped = stopped || state == types.InstanceStateNameStopped
+	}
+	return exists, stopped, err
 }
 
 // Groups returns the VPC of each of the given security groups that exists.
