@@ -87,6 +87,11 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// quarantines reports whether an action gives the quarantine groups to a branch that no pod has.
+func (c Config) quarantines(a Action) bool {
+	return a.Pod == "" && len(c.Quarantine) > 0 && (a.Kind == CreateBranch || a.Kind == SetGroups) && a.Groups.Equal(NewGroups(c.Quarantine...))
+}
+
 // pause is the back-off after a number of failures.
 func (c Config) pause(tries int) time.Duration {
 	d := c.RetryMin
