@@ -15,6 +15,7 @@ import (
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/groupmode"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -170,8 +171,13 @@ func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
 	}
 	rec, err := readLedger(l, instance)
 	if err != nil {
+		if why := err.Error(); n.said.record != why {
+			n.said.record = why
+			n.c.o.Events.NodeEvent(n.name, corev1.EventTypeWarning, eventBadRecord, securitygroup.Cut("No branch of the node is changed and no pod gets one until its CNINode is corrected, or deleted if no pod of the node has a branch: "+why))
+		}
 		return fmt.Errorf("nothing of node %s is changed until its CNINode is corrected, or deleted if no pod of the node has a branch: %w", n.name, err)
 	}
+	n.said.record = ""
 	if !n.c.o.Choose {
 		rec.choice = groupmode.Choice{}
 	}

@@ -180,6 +180,9 @@ func TestARecordThatWasChangedByHandStopsTheNode(t *testing.T) {
 			w.t.Errorf("pod two has %+v, EC2 %d branches: nothing may be changed beside the call in flight", e, len(w.branches()))
 		}
 		w.carries("one", "web")
+		if got := saying(w, "n1", "VLAN"); len(got) != 1 || !strings.HasPrefix(got[0], "Warning BranchRecordInvalid: ") {
+			w.t.Errorf("events of the node: %q", got)
+		}
 		good.ResourceVersion = ""
 		w.Put(cniAt, &good)
 		w.elapse(2 * time.Minute)
