@@ -218,6 +218,9 @@ func (n *node) settle(now time.Time) {
 		}
 		if r.failure != nil {
 			n.rec.state = core.Fail(n.rec.state, r.id, *r.failure, n.c.o.Config, now)
+			if r.failure.Reason == core.FailGroups {
+				n.c.groups.refused(i.Action.Groups)
+			}
 		} else {
 			n.rec.state = core.Settle(n.rec.state, r.id, r.outcome, n.c.o.Config, now)
 			n.c.groups.carried(n.rec.host.vpc, i.Action.Groups) // EC2 has accepted them

@@ -133,12 +133,14 @@ func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.
 	})
 	t.Run("the old one is stopped", func(t *testing.T) {
 		inWorld(t, nil, func(w *world) {
+			w.wire.mu.Lock()
 			w.wire.edit = func(action, reply string) string {
 				if action == "DescribeInstances" {
 					return strings.ReplaceAll(reply, "<name>running</name>", "<name>stopped</name>")
 				}
 				return reply
 			}
+			w.wire.mu.Unlock()
 			replace(w)
 			w.elapse(5 * time.Minute)
 			served(w)
