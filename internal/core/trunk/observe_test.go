@@ -36,6 +36,35 @@ func TestAnUnownedBranchIsGivenUpAfterTwoObservationsApart(t *testing.T) {
 	}
 }
 
+func TestUnownedBranchesAreGivenUpAFewAtATimeAndNoneInADryRun(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 54)
+	for n := range 20 {
+		w.start(n, "sg-a")
+	}
+	w.settle()
+	for n := range 12 {
+		e := w.ec2.make(vpc.TypeBranch, "subnet-a", "", trunk.NewGroups("sg-a"), w.now)
+		e.Association, e.VLAN, e.leaked = trunk.AssociationID("trunk-assoc-leaked"+string(e.ENI)), 100+n, true
+	}
+	w.c.DryRun = true
+	w.pass(15*time.Minute, time.Minute)
+	if n := len(w.ec2.branches()); n != 32 || !strings.Contains(problems(w), "dry run: 12 branches") {
+		t.Fatalf("dry run: %d branches, want 32; problems %q", n, problems(w))
+	}
+	w.c.DryRun = false
+	for _, want := range []int{27, 22, 20, 20} {
+		w.settle()
+		if n := len(w.ec2.branches()); n != want {
+			t.Errorf("%d branches, want %d\n%s", n, want, w.decided)
+		}
+		if n := len(w.ec2.branches()); n > 20 && !w.decided.Next.Equal(w.now.Add(w.c.MinAge)) {
+			t.Errorf("planned again at %s, want at the end of the interval", w.decided.Next)
+		}
+		w.now = w.now.Add(w.c.MinAge)
+		w.observe(0)
+	}
+}
+
 func TestALostStateDeletesNoBranchOfAPod(t *testing.T) {
 	for _, shared := range []bool{false, true} { // with the branches of another controller
 		w := newWorld(t, trunk.DefaultConfig(), 18)
