@@ -230,6 +230,19 @@ func (s State) Of(pod PodUID) (Branch, bool) {
 	return Branch{}, false
 }
 
+// Interfaces are the trunk and the branches that exist at EC2 by the state.
+func (s State) Interfaces() (out []vpc.ENIID) {
+	if s.Trunk.ENI != "" {
+		out = append(out, s.Trunk.ENI)
+	}
+	for _, b := range s.sorted() {
+		if b.ENI != "" {
+			out = append(out, b.ENI)
+		}
+	}
+	return out
+}
+
 // inFlight returns the branch with the intent of an action; ok is false if none has it.
 func (s State) inFlight(id cloud.ActionID) (b Branch, ok bool) {
 	for _, b := range s.Branches {
