@@ -107,7 +107,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if err := n.checkGone(ctx, object, on, now); err != nil {
 		return time.Time{}, err
 	}
-	if (n.seen.gone || n.seen.replaced) && n.rec.empty() && (on == nil || instanceOf(on) != "") {
+	if n.seen.over(n.rec, on) {
 		return time.Time{}, n.release(ctx, object, on)
 	}
 	if present {
@@ -254,32 +254,39 @@ func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *
 		return nil
 	}
 	n.times.gone = now.Add(goneEvery)
-	if on == nil {
-		uid := types.UID("")
-		for _, o := range object.OwnerReferences {
-			if o.Kind == "Node" {
-				uid = o.UID
-			}
-		}
-		gone, err := n.c.objects.NodeGone(ctx, n.name, string(uid))
-		if err != nil || !gone {
-			return err
-		}
+	left, err := n.c.leftNode(ctx, object, on)
+	if err != nil || !left {
+		return err
 	}
-	n.seen.replaced = false
-	if replaced(n.rec.state, on) {
-		stale, err := n.c.objects.NodeGone(ctx, n.name, string(on.UID))
-		if err != nil || stale {
-			return err // the cache may be older than the record
-		}
-		n.seen.replaced = true
-	}
+	n.seen.replaced = replaced(n.rec.state, on)
 	exists, stopped, err := n.c.o.EC2.Exists(ctx, n.rec.state.Instance)
 	if err != nil {
 		return err
 	}
 	n.seen.gone = !exists || stopped && n.seen.replaced
 	return nil
+}
+
+// leftNode reports whether, by a live GET, a Node does not exist any more or is the one of the cache, which has
+// another instance than the record: the cache may be older than the record.
+func (c *Controller) leftNode(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node) (bool, error) {
+	if on != nil {
+		gone, err := c.objects.NodeGone(ctx, on.Name, string(on.UID))
+		return !gone, err
+	}
+	uid := types.UID("")
+	for _, o := range object.OwnerReferences {
+		if o.Kind == "Node" {
+			uid = o.UID
+		}
+	}
+	return c.objects.NodeGone(ctx, object.Name, string(uid))
+}
+
+// over reports whether a record has nothing to do any more: no pod runs on its instance, or its Node has another one,
+// and no branch is left.
+func (s seen) over(r record, on *corev1.Node) bool {
+	return (s.gone || s.replaced && on != nil) && r.empty() && (on == nil || instanceOf(on) != "")
 }
 
 // release ends the record of an instance that is terminated, or is not that of the Node.

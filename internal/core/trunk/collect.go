@@ -41,17 +41,21 @@ func (p *planner) collect() {
 			p.at(done.Since.Add(p.c.MinAge))
 			return
 		}
-		end := Action{Kind: DeleteBranch}
-		if u.Seen.Association != "" {
-			end = Action{Kind: Disassociate, Association: u.Seen.Association, VLAN: u.Seen.VLAN}
-		}
-		if p.do(Branch{ENI: eni}, end, "EC2 showed it %d times since %s, and neither the state nor a pod has it", u.Passes, u.First.Format(clock)) {
+		if p.do(Branch{ENI: eni}, u.end(), "EC2 showed it %d times since %s, and neither the state nor a pod has it", u.Passes, u.First.Format(clock)) {
 			left--
 		}
 	}
 	if len(kept) > 0 {
 		p.report("", "dry run: %d branches that neither the state nor a pod has are not given up: %s", len(kept), strings.Join(kept, " "))
 	}
+}
+
+// end is the action that gives up an unowned branch.
+func (u Unowned) end() Action {
+	if u.Seen.Association != "" {
+		return Action{Kind: Disassociate, Association: u.Seen.Association, VLAN: u.Seen.VLAN}
+	}
+	return Action{Kind: DeleteBranch}
 }
 
 // lost counts the unowned branches that are Trunkline's.
