@@ -78,47 +78,55 @@ func TestANewInstanceOfANameDoesNotUseTheRecordOfTheOldOne(t *testing.T) {
 	})
 }
 
+// withSecond adds an instance of the same type.
+func withSecond(s *cloud.Spec) {
+	second := s.Instances[0]
+	second.Name = "node2"
+	s.Instances = append(s.Instances, second)
+}
+
+// replace has node2 register under the name n1 while a pod has a branch of node1, and starts another pod.
+func (w *world) replace() {
+	w.t.Helper()
+	w.policy("web", "web", "web")
+	w.start("one", "web")
+	w.elapse(20 * time.Second)
+	w.carries("one", "web")
+	w.Delete(nodesAt, "n1")
+	of := w.cloud.State().InstanceNamed("node2")
+	w.Put(nodesAt, &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelInstanceTypeStable: of.Type}},
+		Spec:       corev1.NodeSpec{ProviderID: vpc.ProviderID(region+"a", of.ID)},
+	})
+	w.start("two", "web")
+	w.elapse(2 * time.Minute)
+}
+
+// replaced fails the test unless node2 has the record of n1 and a trunk, and pod two the only branch.
+func (w *world) replaced() {
+	w.t.Helper()
+	w.carries("two", "web")
+	of := w.cloud.State().InstanceNamed("node2").ID
+	if l := w.cniNode().Status.Trunkline; l.InstanceID != string(of) || l.Trunk.ENIID == "" {
+		w.t.Fatalf("the record is of %s, trunk %+v; want %s", l.InstanceID, l.Trunk, of)
+	}
+	on := w.cloud.State().Interfaces[vpc.ENIID(w.cniNode().Status.Trunkline.Trunk.ENIID)]
+	if on == nil || on.Attachment == nil || on.Attachment.Instance != of {
+		w.t.Errorf("the trunk is %+v, want it on %s", on, of)
+	}
+	if n := len(w.branches()); n != 1 {
+		w.t.Errorf("%d branches, want that of pod two\n%s", n, w.ledger())
+	}
+}
+
 // An instance registers under the name of another one that still exists: it is shut down, stopped, or has only
 // left the cluster. No pod gets a branch of the old instance, and the new one has a trunk as soon as no pod can
 // use a branch of the old one.
 func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.T) {
-	second := func(s *cloud.Spec) {
-		second := s.Instances[0]
-		second.Name = "node2"
-		s.Instances = append(s.Instances, second)
-	}
-	replace := func(w *world) {
-		w.policy("web", "web", "web")
-		w.start("one", "web")
-		w.elapse(20 * time.Second)
-		w.carries("one", "web")
-		w.Delete(nodesAt, "n1")
-		of := w.cloud.State().InstanceNamed("node2")
-		w.Put(nodesAt, &corev1.Node{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-			ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelInstanceTypeStable: of.Type}},
-			Spec:       corev1.NodeSpec{ProviderID: vpc.ProviderID(region+"a", of.ID)},
-		})
-		w.start("two", "web")
-		w.elapse(2 * time.Minute)
-	}
-	served := func(w *world) {
-		w.carries("two", "web")
-		of := w.cloud.State().InstanceNamed("node2").ID
-		if l := w.cniNode().Status.Trunkline; l.InstanceID != string(of) || l.Trunk.ENIID == "" {
-			w.t.Fatalf("the record is of %s, trunk %+v; want %s", l.InstanceID, l.Trunk, of)
-		}
-		on := w.cloud.State().Interfaces[vpc.ENIID(w.cniNode().Status.Trunkline.Trunk.ENIID)]
-		if on == nil || on.Attachment == nil || on.Attachment.Instance != of {
-			w.t.Errorf("the trunk is %+v, want it on %s", on, of)
-		}
-		if n := len(w.branches()); n != 1 {
-			w.t.Errorf("%d branches, want that of pod two\n%s", n, w.ledger())
-		}
-	}
 	t.Run("until the pods of the old one have ended", func(t *testing.T) {
 		inWorld(t, nil, func(w *world) {
-			replace(w)
+			w.replace()
 			if e := w.branch("two"); e != nil {
 				w.t.Errorf("pod two has a branch of the old instance: %+v", e)
 			}
@@ -128,8 +136,8 @@ func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.
 			w.carries("one", "web") // it may run until its instance is stopped
 			w.end("one")
 			w.elapse(5 * time.Minute)
-			served(w)
-		}, second)
+			w.replaced()
+		}, withSecond)
 	})
 	t.Run("the old one is stopped", func(t *testing.T) {
 		inWorld(t, nil, func(w *world) {
@@ -141,10 +149,10 @@ func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.
 				return reply
 			}
 			w.wire.mu.Unlock()
-			replace(w)
+			w.replace()
 			w.elapse(5 * time.Minute)
-			served(w)
-		}, second)
+			w.replaced()
+		}, withSecond)
 	})
 }
 

@@ -230,8 +230,8 @@ func (s State) Of(pod PodUID) (Branch, bool) {
 	return Branch{}, false
 }
 
-// Interfaces are the trunk and the branches that exist at EC2 by the state.
-func (s State) Interfaces() (out []vpc.ENIID) {
+// Interfaces are the trunk and the branches that exist at EC2 by a state.
+func Interfaces(s State) (out []vpc.ENIID) {
 	if s.Trunk.ENI != "" {
 		out = append(out, s.Trunk.ENI)
 	}
