@@ -85,8 +85,11 @@ func withSecond(s *cloud.Spec) {
 	s.Instances = append(s.Instances, second)
 }
 
+// replacing is a world in which an instance registers under the name of another one.
+type replacing struct{ *world }
+
 // replace has node2 register under the name n1 while a pod has a branch of node1, and starts another pod.
-func (w *world) replace() {
+func (w replacing) replace() {
 	w.t.Helper()
 	w.policy("web", "web", "web")
 	w.start("one", "web")
@@ -104,7 +107,7 @@ func (w *world) replace() {
 }
 
 // replaced fails the test unless node2 has the record of n1 and a trunk, and pod two the only branch.
-func (w *world) replaced() {
+func (w replacing) replaced() {
 	w.t.Helper()
 	w.carries("two", "web")
 	of := w.cloud.State().InstanceNamed("node2").ID
@@ -126,7 +129,7 @@ func (w *world) replaced() {
 func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.T) {
 	t.Run("until the pods of the old one have ended", func(t *testing.T) {
 		inWorld(t, nil, func(w *world) {
-			w.replace()
+			replacing{w}.replace()
 			if e := w.branch("two"); e != nil {
 				w.t.Errorf("pod two has a branch of the old instance: %+v", e)
 			}
@@ -136,7 +139,7 @@ func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.
 			w.carries("one", "web") // it may run until its instance is stopped
 			w.end("one")
 			w.elapse(5 * time.Minute)
-			w.replaced()
+			replacing{w}.replaced()
 		}, withSecond)
 	})
 	t.Run("the old one is stopped", func(t *testing.T) {
@@ -149,9 +152,9 @@ func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.
 				return reply
 			}
 			w.wire.mu.Unlock()
-			w.replace()
+			replacing{w}.replace()
 			w.elapse(5 * time.Minute)
-			w.replaced()
+			replacing{w}.replaced()
 		}, withSecond)
 	})
 }
