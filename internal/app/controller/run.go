@@ -225,8 +225,10 @@ func ownBranches(o Options, events *kube.Events) (*branches.Controller, error) {
 	if b == nil {
 		return nil, nil
 	}
+	config := b.Config
+	config.DryRun = o.DryRun
 	return branches.New(branches.Options{
-		Client: o.Client, EC2: b.EC2, Events: events, Config: b.Config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
+		Client: o.Client, EC2: b.EC2, Events: events, Config: config, BranchLimits: b.Limits, GroupLimit: b.GroupLimit, Log: o.Log,
 		NodesEnforce: o.Groups != nil, Choose: b.Choose,
 		Excluded: excluded(o), Registry: o.Registry,
 	})

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -218,11 +219,20 @@ func ofNode(b podeni.Entry, enis []ipam.ENIView) error {
 			return fmt.Errorf("%s is attached to the instance itself: %w", b.ENI, podeni.ErrForged)
 		case e.MAC == b.MAC:
 			return fmt.Errorf("ifAddress %s is that of %s: %w", b.MAC, e.ID, podeni.ErrForged)
-		case e.PrimaryIP == b.IPv4, slices.ContainsFunc(e.Addresses, func(a ipam.Address) bool { return a.Addr == b.IPv4 }):
+		case has(e, b.IPv4):
 			return fmt.Errorf("privateIp %s is an address of %s: %w", b.IPv4, e.ID, podeni.ErrForged)
+		case has(e, b.IPv6):
+			return fmt.Errorf("ipv6Addr %s is an address of %s: %w", b.IPv6, e.ID, podeni.ErrForged)
 		}
 	}
 	return nil
+}
+
+// has reports whether an address of either family is that of an interface, of a pod there, or of a prefix that is
+// delegated to it. A branch has one or both families.
+func has(e ipam.ENIView, addr netip.Addr) bool {
+	_, delegated := e.PrefixOf(addr)
+	return addr.IsValid() && (delegated || e.PrimaryIP == addr || slices.ContainsFunc(e.Addresses, func(a ipam.Address) bool { return a.Addr == addr }))
 }
 
 // held are the branches that other sandboxes are wired with. Those of a pod that is being removed

@@ -109,7 +109,7 @@ func ownedBy(name string) func(*corev1.Pod) {
 }
 
 func requests(p *corev1.Pod) {
-	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}
+	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}
 }
 
 func pending(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }

@@ -48,6 +48,27 @@ func (g *groups) carried(in vpc.ID, ids []vpc.SecurityGroupID) {
 	}
 }
 
+// refused has EC2 asked again for groups that it refused: they may have been deleted. What is known of them
+// remains until its answer.
+func (g *groups) refused(ids []vpc.SecurityGroupID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range ids {
+		g.wanted[string(id)] = true
+	}
+	g.ready()
+}
+
+// ready has run ask EC2, if groups are wanted.
+func (g *groups) ready() {
+	if len(g.wanted) > 0 {
+		select {
+		case g.asked <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // of returns what is known for a VPC, and has EC2 asked for those of ids that are not.
 func (g *groups) of(in vpc.ID, limit int, ids []string) securitygroup.Known {
 	g.mu.Lock()
@@ -62,12 +83,7 @@ func (g *groups) of(in vpc.ID, limit int, ids []string) securitygroup.Known {
 			g.wanted[id] = true
 		}
 	}
-	if len(g.wanted) > 0 {
-		select {
-		case g.asked <- struct{}{}:
-		default:
-		}
-	}
+	g.ready()
 	return k
 }
 

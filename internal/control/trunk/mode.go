@@ -89,6 +89,13 @@ func (n chooser) idle(object *vpcresources.CNINode, on *corev1.Node) bool {
 // rest is the pass of an idle node: the decision is written, but not into a CNINode of AWS's controller
 // that has no record of Trunkline's. There the node's agent decides by the same facts.
 func (n chooser) rest(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node) (time.Time, error) {
+	n.mu.Lock()
+	changed := len(n.view.applied) > 0 || len(n.view.refused) > 0
+	n.view = view{network: n.view.network, choice: n.view.choice} // no pod waits for a branch or is refused one
+	n.mu.Unlock()
+	if changed {
+		n.c.status.Mark()
+	}
 	if on == nil {
 		return time.Time{}, nil
 	}

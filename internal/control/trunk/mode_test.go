@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -215,6 +216,34 @@ func TestTheLabelOfANodeOverridesItsMode(t *testing.T) {
 		w.carries("two", "web")
 		if w.branch("three") != nil {
 			t.Errorf("a branch of a pod that runs without one: %+v", w.branch("three"))
+		}
+	}, withSmall)
+}
+
+// A pod that waited for a branch does not wait for one once its node enforces groups itself.
+func TestANodeThatMakesNoBranchesAnyMoreHasNoPodWaiting(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inWorld(t, nil, func(in *world) {
+		w := choosing{in}
+		w.registry = registry
+		w.wire.inject(func(action string) string { // no trunk can be made
+			if action == "CreateNetworkInterface" {
+				return "InsufficientFreeAddressesInSubnet"
+			}
+			return ""
+		})
+		w.startChoosing()
+		w.policy("web", "web", "web")
+		w.start("one", "web")
+		w.elapse(10 * time.Second)
+		w.mode("n1", groupmode.Own, groupmode.Allowed, -1)
+		if got := gauges(t, registry)["trunkline_trunk_pods_waiting"]; got != 1 {
+			t.Fatalf("%v pods wait, want 1", got)
+		}
+		w.setLabel("n1", "ebpf")
+		w.mode("n1", groupmode.EBPF, groupmode.ByLabel, 58)
+		if got := gauges(t, registry); len(got) != 0 {
+			t.Errorf("gauges that are not 0: %v", got)
 		}
 	}, withSmall)
 }

@@ -15,6 +15,7 @@ import (
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/groupmode"
+	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -58,7 +59,8 @@ type seen struct {
 	host     ec2.Host
 	custom   customNetworking
 	branches bool // EC2 has branches that the record does not have
-	gone     bool // the instance is terminated and its Node does not exist
+	gone     bool // no pod runs on the instance: it is terminated and its Node does not exist, or the Node has another
+	replaced bool // by a live GET, the Node has another instance
 	ebpf     bool // the capacity is that of the mode ebpf, which the node had before
 	limit    int  // branches of the instance type
 	shared   bool // AWS's controller makes branches on the node, or did
@@ -105,7 +107,7 @@ func (n *node) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if err := n.checkGone(ctx, object, on, now); err != nil {
 		return time.Time{}, err
 	}
-	if n.seen.gone && n.rec.empty() {
+	if n.seen.over(n.rec, on) {
 		return time.Time{}, n.release(ctx, object, on)
 	}
 	if present {
@@ -141,7 +143,8 @@ func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.results, n.view = nil, view{}
-	n.rec, n.written, n.seen.gone, n.seen.custom = record{}, written{}, false, customNetworking{}
+	n.rec, n.written, n.seen.custom = record{}, written{}, customNetworking{}
+	n.seen.gone, n.seen.replaced = false, false
 	n.times.bound = time.Time{}
 }
 
@@ -168,8 +171,13 @@ func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
 	}
 	rec, err := readLedger(l, instance)
 	if err != nil {
+		if why := err.Error(); n.said.record != why {
+			n.said.record = why
+			n.c.o.Events.NodeEvent(n.name, corev1.EventTypeWarning, eventBadRecord, securitygroup.Cut("No branch of the node is changed and no pod gets one until its CNINode is corrected, or deleted if no pod of the node has a branch: "+why))
+		}
 		return fmt.Errorf("nothing of node %s is changed until its CNINode is corrected, or deleted if no pod of the node has a branch: %w", n.name, err)
 	}
+	n.said.record = ""
 	if !n.c.o.Choose {
 		rec.choice = groupmode.Choice{}
 	}
@@ -210,6 +218,9 @@ func (n *node) settle(now time.Time) {
 		}
 		if r.failure != nil {
 			n.rec.state = core.Fail(n.rec.state, r.id, *r.failure, n.c.o.Config, now)
+			if r.failure.Reason == core.FailGroups {
+				n.c.groups.refused(i.Action.Groups)
+			}
 		} else {
 			n.rec.state = core.Settle(n.rec.state, r.id, r.outcome, n.c.o.Config, now)
 			n.c.groups.carried(n.rec.host.vpc, i.Action.Groups) // EC2 has accepted them
@@ -221,10 +232,21 @@ func (n *node) settle(now time.Time) {
 	}
 }
 
-// checkGone finds out whether the instance of the record is terminated, where its Node does not
-// exist or is another one now.
+// replaced reports whether a Node has another instance than a record: the Node of that one was deleted, and
+// another instance has registered under its name.
+func replaced(s core.State, on *corev1.Node) bool {
+	return on != nil && instanceOf(on) != "" && instanceOf(on) != s.Instance
+}
+
+// checkGone finds out whether no pod runs on the instance of the record any more, where its Node does not
+// exist or has another instance now. A trunk that is attached to a stopped instance is left to it: it is deleted
+// with the instance, and taken over if that joins again.
 func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node, now time.Time) error {
-	if n.seen.gone || on != nil && instanceOf(on) == n.rec.state.Instance {
+	if on != nil && instanceOf(on) == n.rec.state.Instance {
+		n.times.gone, n.seen.gone, n.seen.replaced = time.Time{}, false, false
+		return nil
+	}
+	if n.seen.gone {
 		n.times.gone = time.Time{}
 		return nil
 	}
@@ -232,27 +254,42 @@ func (n *node) checkGone(ctx context.Context, object *vpcresources.CNINode, on *
 		return nil
 	}
 	n.times.gone = now.Add(goneEvery)
-	if on == nil {
-		uid := types.UID("")
-		for _, o := range object.OwnerReferences {
-			if o.Kind == "Node" {
-				uid = o.UID
-			}
-		}
-		gone, err := n.c.objects.NodeGone(ctx, n.name, string(uid))
-		if err != nil || !gone {
-			return err
-		}
+	left, err := n.c.leftNode(ctx, object, on)
+	if err != nil || !left {
+		return err
 	}
-	exists, err := n.c.o.EC2.Exists(ctx, n.rec.state.Instance)
+	n.seen.replaced = replaced(n.rec.state, on)
+	exists, stopped, err := n.c.o.EC2.Exists(ctx, n.rec.state.Instance)
 	if err != nil {
 		return err
 	}
-	n.seen.gone = !exists
+	n.seen.gone = !exists || stopped && n.seen.replaced
 	return nil
 }
 
-// release ends the record of a terminated instance.
+// leftNode reports whether, by a live GET, a Node does not exist any more or is the one of the cache, which has
+// another instance than the record: the cache may be older than the record.
+func (c *Controller) leftNode(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node) (bool, error) {
+	if on != nil {
+		gone, err := c.objects.NodeGone(ctx, on.Name, string(on.UID))
+		return !gone, err
+	}
+	uid := types.UID("")
+	for _, o := range object.OwnerReferences {
+		if o.Kind == "Node" {
+			uid = o.UID
+		}
+	}
+	return c.objects.NodeGone(ctx, object.Name, string(uid))
+}
+
+// over reports whether a record has nothing to do any more: no pod runs on its instance, or its Node has another one,
+// and no branch is left.
+func (s seen) over(r record, on *corev1.Node) bool {
+	return (s.gone || s.replaced && on != nil) && r.empty() && (on == nil || instanceOf(on) != "")
+}
+
+// release ends the record of an instance that is terminated, or is not that of the Node.
 func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *corev1.Node) error {
 	if on == nil {
 		if !slices.Contains(object.Finalizers, finalizer) {
@@ -260,7 +297,7 @@ func (n *node) release(ctx context.Context, object *vpcresources.CNINode, on *co
 		}
 		return n.c.objects.SetFinalizer(ctx, object, finalizer, false)
 	}
-	n.c.o.Log.Info("branches of a terminated instance deleted", "node", n.name, "instance", string(n.rec.state.Instance))
+	n.c.o.Log.Info("branches of an earlier instance deleted", "node", n.name, "instance", string(n.rec.state.Instance))
 	next, err := n.c.objects.WriteLedger(ctx, n.written.object, nil, n.written.tried...)
 	if err != nil {
 		return n.lost(err, nil)
@@ -283,7 +320,7 @@ func (n *node) plan(ctx context.Context, object *vpcresources.CNINode, on *corev
 	decided := chooser{n}.ofPods(all)
 	observed := false
 	for {
-		config := n.c.config(!n.seen.gone && on != nil && asksForBranches(object, on))
+		config := n.c.config(!n.seen.gone && on != nil && !replaced(n.rec.state, on) && asksForBranches(object, on))
 		s := n.snapshot(decided, on, config.Warm > 0 || len(config.Exact) > 0)
 		if !n.own() {
 			s.Pods = append(s.Pods, chooser{n}.annotated(all)...)
@@ -319,7 +356,7 @@ func (c *Controller) config(asks bool) core.Config {
 
 // snapshot is the input of a plan. warm: branches are kept for pods to come.
 func (n *node) snapshot(pods []decided, on *corev1.Node, warm bool) core.Snapshot {
-	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.seen.gone, Devices: n.seen.host.Devices, Shared: n.seen.shared}
+	s := core.Snapshot{State: chooser{n}.unprobed(n.rec.state, clock()), Brake: n.c.brake(n.name), Terminated: n.seen.gone, Replaced: replaced(n.rec.state, on), Devices: n.seen.host.Devices, Shared: n.seen.shared}
 	free, total := n.c.subnets.of(n.rec.host.vpc, n.rec.host.subnet, warm)
 	s.Node = core.Placement{Subnets: []core.Subnet{{ID: n.rec.host.subnet, Total: total, Free: free}}, Groups: n.rec.host.groups}
 	placer{n}.place(&s, warm)

@@ -78,6 +78,87 @@ func TestANewInstanceOfANameDoesNotUseTheRecordOfTheOldOne(t *testing.T) {
 	})
 }
 
+// withSecond adds an instance of the same type.
+func withSecond(s *cloud.Spec) {
+	second := s.Instances[0]
+	second.Name = "node2"
+	s.Instances = append(s.Instances, second)
+}
+
+// replacing is a world in which an instance registers under the name of another one.
+type replacing struct{ *world }
+
+// replace has node2 register under the name n1 while a pod has a branch of node1, and starts another pod.
+func (w replacing) replace() {
+	w.t.Helper()
+	w.policy("web", "web", "web")
+	w.start("one", "web")
+	w.elapse(20 * time.Second)
+	w.carries("one", "web")
+	w.Delete(nodesAt, "n1")
+	of := w.cloud.State().InstanceNamed("node2")
+	w.Put(nodesAt, &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelInstanceTypeStable: of.Type}},
+		Spec:       corev1.NodeSpec{ProviderID: vpc.ProviderID(region+"a", of.ID)},
+	})
+	w.start("two", "web")
+	w.elapse(2 * time.Minute)
+}
+
+// replaced fails the test unless node2 has the record of n1 and a trunk, and pod two the only branch.
+func (w replacing) replaced() {
+	w.t.Helper()
+	w.carries("two", "web")
+	of := w.cloud.State().InstanceNamed("node2").ID
+	if l := w.cniNode().Status.Trunkline; l.InstanceID != string(of) || l.Trunk.ENIID == "" {
+		w.t.Fatalf("the record is of %s, trunk %+v; want %s", l.InstanceID, l.Trunk, of)
+	}
+	on := w.cloud.State().Interfaces[vpc.ENIID(w.cniNode().Status.Trunkline.Trunk.ENIID)]
+	if on == nil || on.Attachment == nil || on.Attachment.Instance != of {
+		w.t.Errorf("the trunk is %+v, want it on %s", on, of)
+	}
+	if n := len(w.branches()); n != 1 {
+		w.t.Errorf("%d branches, want that of pod two\n%s", n, w.ledger())
+	}
+}
+
+// An instance registers under the name of another one that still exists: it is shut down, stopped, or has only
+// left the cluster. No pod gets a branch of the old instance, and the new one has a trunk as soon as no pod can
+// use a branch of the old one.
+func TestAnInstanceUnderANameOfAnotherThatExistsGetsBranchesOfItsOwn(t *testing.T) {
+	t.Run("until the pods of the old one have ended", func(t *testing.T) {
+		inWorld(t, nil, func(w *world) {
+			replacing{w}.replace()
+			if e := w.branch("two"); e != nil {
+				w.t.Errorf("pod two has a branch of the old instance: %+v", e)
+			}
+			if got := saying(w, "n1", "has another instance now"); len(got) != 1 || !strings.HasPrefix(got[0], "Warning TrunkENIWaiting: ") {
+				w.t.Errorf("events of the node: %q", got)
+			}
+			w.carries("one", "web") // it may run until its instance is stopped
+			w.end("one")
+			w.elapse(5 * time.Minute)
+			replacing{w}.replaced()
+		}, withSecond)
+	})
+	t.Run("the old one is stopped", func(t *testing.T) {
+		inWorld(t, nil, func(w *world) {
+			w.wire.mu.Lock()
+			w.wire.edit = func(action, reply string) string {
+				if action == "DescribeInstances" {
+					return strings.ReplaceAll(reply, "<name>running</name>", "<name>stopped</name>")
+				}
+				return reply
+			}
+			w.wire.mu.Unlock()
+			replacing{w}.replace()
+			w.elapse(5 * time.Minute)
+			replacing{w}.replaced()
+		}, withSecond)
+	})
+}
+
 // A pod of a name that an earlier pod had gets a branch of its own.
 func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
 	inWorld(t, nil, func(w *world) {
@@ -112,6 +193,9 @@ func TestARecordThatWasChangedByHandStopsTheNode(t *testing.T) {
 			w.t.Errorf("pod two has %+v, EC2 %d branches: nothing may be changed beside the call in flight", e, len(w.branches()))
 		}
 		w.carries("one", "web")
+		if got := saying(w, "n1", "VLAN"); len(got) != 1 || !strings.HasPrefix(got[0], "Warning BranchRecordInvalid: ") {
+			w.t.Errorf("events of the node: %q", got)
+		}
 		good.ResourceVersion = ""
 		w.Put(cniAt, &good)
 		w.elapse(2 * time.Minute)

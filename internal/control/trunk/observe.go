@@ -29,7 +29,7 @@ func (n observer) observe(ctx context.Context, why string, now time.Time) error 
 	if n.times.unlisted = !ok; !ok {
 		return nil
 	}
-	seen, skipped, err := n.c.o.EC2.Branches(ctx, n.rec.state.Instance, listed)
+	seen, skipped, err := n.c.o.EC2.Branches(ctx, n.rec.state.Instance, listed, core.Interfaces(n.rec.state)...)
 	switch {
 	case errors.Is(err, ec2.ErrUnlisted):
 		n.seen.branches = true

@@ -55,3 +55,33 @@ func TestNodesShareAListingOfAssociations(t *testing.T) {
 		s.Instances = append(s.Instances, second)
 	})
 }
+
+// Another program removes the tags by which the trunk and the branches are found. They exist: no second trunk is
+// made, and no branch is given up, of which the VLAN would be free before its association ends.
+func TestInterfacesWithoutTheirTagsAreNotTakenForGone(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		keepWarm(w, 2, 0, "")
+		w.start("one", "web")
+		w.elapse(2 * time.Minute)
+		var ids []string
+		for id, i := range w.cloud.State().Interfaces {
+			if i.Description == vpc.DescriptionBranch || i.Type == vpc.TypeTrunk {
+				ids = append(ids, string(id))
+			}
+		}
+		before := w.wire.count("DescribeNetworkInterfaces")
+		if err := w.cloud.Untag(ids, map[string]*string{vpc.TagOwner: nil}); err != nil {
+			t.Fatal(err)
+		}
+		made, deleted, record := w.wire.count("CreateNetworkInterface"), w.wire.count("DeleteNetworkInterface"), w.ledger()
+		w.elapse(2 * time.Hour)
+		if n, ends := w.wire.count("CreateNetworkInterface")-made, w.wire.count("DeleteNetworkInterface")-deleted; n+ends > 0 || len(ids) != 4 {
+			t.Errorf("%d of %d interfaces made again, %d deletions\n%s\nbefore\n%s", n, len(ids), ends, w.ledger(), record)
+		}
+		if n := w.wire.count("DescribeNetworkInterfaces") - before; n > 8 {
+			t.Errorf("%d describes in 2 hours", n)
+		}
+		w.carries("one", "web")
+	})
+}

@@ -32,6 +32,7 @@ const (
 	eventTrunkNotReady   = "NodeTrunkFailedInit"
 	eventTrunkNotCreated = "TrunkENICreationFailed"
 	eventUnsupported     = "Unsupported"
+	eventBadRecord       = "BranchRecordInvalid" // Trunkline's own
 
 	textNotAllocated = "failed to allocate branch ENI to pod: "
 	textTrunkReady   = "The node has trunk interface initialized successfully"
@@ -53,6 +54,7 @@ type said struct {
 	allocated   map[core.PodUID]string // the annotation
 	refused     map[types.UID]string   // why
 	waits       waits
+	record      string // why the record cannot be read
 }
 
 // publish keeps what a pass found for the status of policies.
@@ -86,7 +88,7 @@ func (n *node) announce(f flight) {
 		return
 	}
 	if n.said.requested == nil {
-		n.said = said{unsupported: n.said.unsupported, refused: n.said.refused, waits: n.said.waits, requested: map[core.PodUID]string{}, allocated: map[core.PodUID]string{}}
+		n.said.requested, n.said.allocated = map[core.PodUID]string{}, map[core.PodUID]string{}
 	}
 	if a.Kind == core.Bind {
 		n.said.allocated[a.Pod] = f.text
@@ -161,8 +163,8 @@ func (n *node) notify(a core.Action, r result) {
 // advertise writes the number of branches to the node's capacity, once the trunk is ready if they are
 // made, and reports a type that has none. It reports whether it succeeded.
 func (n *node) advertise(ctx context.Context, on *corev1.Node) bool {
-	if on == nil || n.seen.gone {
-		return true
+	if on == nil || n.seen.gone || replaced(n.rec.state, on) {
+		return true // the capacity is that of the instance of the record
 	}
 	limit, why := core.BranchLimit(typeOf(on), n.c.o.BranchLimits)
 	if n.own() && limit < 1 && !n.said.unsupported {

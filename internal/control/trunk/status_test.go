@@ -191,6 +191,46 @@ func (w *world) saysRefused(pod string) {
 	}
 }
 
+// A group that was known is deleted at EC2: its policy is invalid from the first refusal on, and EC2 is not called
+// for each further pod.
+func TestAGroupThatIsDeletedIsReadAgainOnceEC2RefusesIt(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("db", "db", "db")
+		w.start("one", "db")
+		w.elapse(20 * time.Second)
+		w.carries("one", "db")
+		w.end("one")
+		w.elapse(3 * time.Minute)
+		w.wire.inject(func(action string) string { // as after DeleteSecurityGroup
+			if action == "CreateNetworkInterface" {
+				return "InvalidGroup.NotFound"
+			}
+			return ""
+		})
+		w.wire.mu.Lock()
+		w.wire.edit = func(action, reply string) string {
+			if action == "DescribeSecurityGroups" {
+				return strings.ReplaceAll(reply, w.groups["db"], "sg-00000000000000000")
+			}
+			return reply
+		}
+		w.wire.mu.Unlock()
+		w.start("two", "db")
+		w.elapse(30 * time.Second)
+		if c := meta.FindStatusCondition(w.statusOf("db").Conditions, "Valid"); c == nil || c.Status != metav1.ConditionFalse || c.Reason != "UnknownGroup" {
+			w.t.Errorf("condition Valid: %+v", c)
+		}
+		before := w.wire.count("CreateNetworkInterface")
+		for _, name := range names(3) {
+			w.start(name, "db")
+		}
+		w.elapse(time.Minute)
+		if n := w.wire.count("CreateNetworkInterface") - before; n > 0 {
+			w.t.Errorf("%d calls for further pods", n)
+		}
+	})
+}
+
 // EC2 refuses groups that the controller took for known: it is not asked again for the same.
 func TestGroupsThatEC2RefusesAreNotTriedAgain(t *testing.T) {
 	inWorld(t, nil, func(w *world) {

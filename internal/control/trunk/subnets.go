@@ -47,8 +47,8 @@ func newSubnets(read func(context.Context, vpc.ID) ([]ec2.Subnet, error), news f
 // asked for those that are not known.
 func (s *subnets) of(in vpc.ID, id vpc.SubnetID, ask bool) (free, total int) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	r, known := s.known[id]
+	s.mu.Unlock()
 	if known && time.Since(r.at) < freeFor {
 		if r.of.Free < 0 {
 			return -1, r.of.Addresses()
@@ -56,11 +56,7 @@ func (s *subnets) of(in vpc.ID, id vpc.SubnetID, ask bool) (free, total int) {
 		return max(0, r.of.Free-r.taken), r.of.Addresses()
 	}
 	if ask && in != "" {
-		s.wanted[in] = true
-		select {
-		case s.asked <- struct{}{}:
-		default:
-		}
+		s.want(in)
 	}
 	return -1, 0
 }
@@ -84,27 +80,61 @@ func (s *subnets) take(id vpc.SubnetID) {
 	}
 }
 
-// run asks EC2 until ctx ends. After a failure the next plan asks again.
+// run asks EC2 until ctx ends. After a failure it asks again after a pause: an idle node plans only at its next
+// regular observation.
 func (s *subnets) run(ctx context.Context) {
+	pause := firstAsk
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.asked:
 		}
-		s.mu.Lock()
-		wanted := slices.Sorted(maps.Keys(s.wanted))
-		clear(s.wanted)
-		s.mu.Unlock()
-		for _, in := range wanted {
-			at := time.Now()
-			found, err := s.read(ctx, in)
-			if err != nil {
-				s.log.Warn("free addresses of subnets not read from EC2: no branch is made warm meanwhile", "vpc", string(in), "err", err)
-				continue
-			}
-			s.note(at, found...)
-			s.news()
+		if s.ask(ctx, pause) {
+			pause = firstAsk
+			continue
 		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		pause = min(2*pause, lastAsk)
+	}
+}
+
+// ask asks EC2 for the subnets of all VPCs that are wanted. It reports whether all were read; if not, the others
+// are asked for again, after a pause.
+func (s *subnets) ask(ctx context.Context, pause time.Duration) (all bool) {
+	s.mu.Lock()
+	wanted := slices.Sorted(maps.Keys(s.wanted))
+	clear(s.wanted)
+	s.mu.Unlock()
+	all = true
+	for _, in := range wanted {
+		at := time.Now()
+		found, err := s.read(ctx, in)
+		if err != nil {
+			s.log.Warn("free addresses of subnets not read from EC2, retrying: no branch is made warm meanwhile", "vpc", string(in), "in", pause, "err", err)
+			s.want(in)
+			all = false
+			continue
+		}
+		s.note(at, found...)
+		s.news()
+	}
+	return all
+}
+
+// want has EC2 asked for the subnets of a VPC.
+func (s *subnets) want(in vpc.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted[in] = true
+	select {
+	case s.asked <- struct{}{}:
+	default:
 	}
 }

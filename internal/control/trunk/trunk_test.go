@@ -93,6 +93,26 @@ func (w *world) distinct(pods []string) {
 	}
 }
 
+// A request of an init container is none, as for admission, for the node's agent and for AWS's controller: the
+// pod would get a branch that its node does not use.
+func TestARequestOfAnInitContainerIsNone(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		p := podOn("n1", "one", "web", "uid-one")
+		of := p.Spec.Containers[0].Resources
+		of.Requests = of.Limits // as the API server defaults them
+		p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: of}}
+		p.Spec.Containers = []corev1.Container{{Name: "c"}}
+		w.Put(podsAt, p)
+		w.start("two", "web")
+		w.elapse(30 * time.Second)
+		if e := w.branch("one"); e != nil {
+			w.t.Errorf("it has %+v", e)
+		}
+		w.carries("two", "web")
+	})
+}
+
 func TestThirtyPodsGetExactlyTheUnionOfTheirGroups(t *testing.T) {
 	inWorld(t, nil, func(w *world) {
 		w.policy("web", "web", "web")

@@ -133,6 +133,29 @@ func TestAGenericBranchIsInQuarantineFromItsCreationOn(t *testing.T) {
 
 // A new process knows no number of free addresses of the subnet from its record. It read none either,
 // and no branch was made warm again on a node that had its trunk.
+// The free addresses of the subnet cannot be read at first: they are asked for again soon, not with the next
+// regular observation.
+func TestWarmBranchesAreMadeOnceTheSubnetCanBeRead(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.elapse(30 * time.Second) // a trunk without branches
+		w.stop()
+		w.elapse(2 * time.Minute)
+		w.wire.inject(func(action string) string {
+			if action == "DescribeSubnets" {
+				return "UnauthorizedOperation"
+			}
+			return ""
+		})
+		keepWarm(w, 3, 0, "")
+		w.elapse(time.Minute)
+		w.wire.inject(nil)
+		w.elapse(3 * time.Minute)
+		if n := len(w.branches()); n != 3 {
+			w.t.Errorf("%d branches are warm, want 3\n%s", n, w.ledger())
+		}
+	})
+}
+
 func TestWarmBranchesAreMadeAgainAfterARestart(t *testing.T) {
 	inWorld(t, nil, func(w *world) {
 		w.elapse(30 * time.Second)

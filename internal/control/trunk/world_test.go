@@ -233,7 +233,7 @@ func podOn(node, name, app, uid string) *corev1.Pod {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: typesUID(uid), Labels: map[string]string{"app": app}},
 		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "default", Containers: []corev1.Container{{
-			Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}},
+			Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{vpc.ResourcePodENI: resource.MustParse("1")}},
 		}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}

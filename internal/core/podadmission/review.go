@@ -66,8 +66,11 @@ func Review(set *securitygroup.Set, namespace string, pod *corev1.Pod, account *
 	return Answer{Outcome: Mutated, Why: d.Why, Patch: patch(pod.Spec.Containers[0].Resources)}
 }
 
-// Requests reports whether a container of a pod requests a branch. All are read: another webhook may
-// have put its own before the one that Trunkline changed.
+// Requests reports whether a container of a pod requests a branch; its limit is the request, as of every extended
+// resource. All are read: another webhook may have put its own before the one that Trunkline changed. Init
+// containers are not: AWS's controller makes no branch for their requests (getAggregateResources in
+// controllers/core/pod_controller.go of aws/amazon-vpc-resource-controller-k8s), although the scheduler counts
+// them, and so do the compiled policies of admission.
 func Requests(spec corev1.PodSpec) bool {
 	for _, c := range spec.Containers {
 		if q := c.Resources.Limits[resource]; q.Sign() > 0 {

@@ -85,6 +85,7 @@ func (s *State) beginBranch(a Action, c Config, now time.Time) error {
 		s.forget(a.Pod)
 		return nil
 	}
+	unowned := a.Branch == "" && a.Kind != CreateBranch
 	b, err := s.row(a, now)
 	if err != nil {
 		return err
@@ -110,6 +111,10 @@ func (s *State) beginBranch(a Action, c Config, now time.Time) error {
 	}
 	b.Changed = now
 	s.Branches[b.ID] = b
+	if unowned && a.Kind.frees() {
+		s.Collected = s.Collected.at(c, now)
+		s.Collected.Count++
+	}
 	return nil
 }
 

@@ -25,8 +25,10 @@ type Config struct {
 	// MinAge is how old an unowned branch must be before it is deleted, and how long EC2 may
 	// not show what it has created.
 	MinAge time.Duration
-	// Collect is the most unowned branches that one plan gives up.
+	// Collect is the most unowned branches that are given up within MinAge: plans follow each other at once.
 	Collect int
+	// DryRun: unowned branches are reported and not given up.
+	DryRun bool
 	// Back-off after a failure: RetryMin after the first, twice as long after each further one,
 	// up to RetryMax.
 	RetryMin time.Duration
@@ -85,6 +87,11 @@ func (c Config) Validate() error {
 		}
 	}
 	return nil
+}
+
+// quarantines reports whether an action gives the quarantine groups to a branch that no pod has.
+func (c Config) quarantines(a Action) bool {
+	return a.Pod == "" && len(c.Quarantine) > 0 && (a.Kind == CreateBranch || a.Kind == SetGroups) && a.Groups.Equal(NewGroups(c.Quarantine...))
 }
 
 // pause is the back-off after a number of failures.

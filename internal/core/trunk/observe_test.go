@@ -36,6 +36,35 @@ func TestAnUnownedBranchIsGivenUpAfterTwoObservationsApart(t *testing.T) {
 	}
 }
 
+func TestUnownedBranchesAreGivenUpAFewAtATimeAndNoneInADryRun(t *testing.T) {
+	w := newWorld(t, trunk.DefaultConfig(), 54)
+	for n := range 20 {
+		w.start(n, "sg-a")
+	}
+	w.settle()
+	for n := range 12 {
+		e := w.ec2.make(vpc.TypeBranch, "subnet-a", "", trunk.NewGroups("sg-a"), w.now)
+		e.Association, e.VLAN, e.leaked = trunk.AssociationID("trunk-assoc-leaked"+string(e.ENI)), 100+n, true
+	}
+	w.c.DryRun = true
+	w.pass(15*time.Minute, time.Minute)
+	if n := len(w.ec2.branches()); n != 32 || !strings.Contains(problems(w), "dry run: 12 branches") {
+		t.Fatalf("dry run: %d branches, want 32; problems %q", n, problems(w))
+	}
+	w.c.DryRun = false
+	for _, want := range []int{27, 22, 20, 20} {
+		w.settle()
+		if n := len(w.ec2.branches()); n != want {
+			t.Errorf("%d branches, want %d\n%s", n, want, w.decided)
+		}
+		if n := len(w.ec2.branches()); n > 20 && !w.decided.Next.Equal(w.now.Add(w.c.MinAge)) {
+			t.Errorf("planned again at %s, want at the end of the interval", w.decided.Next)
+		}
+		w.now = w.now.Add(w.c.MinAge)
+		w.observe(0)
+	}
+}
+
 func TestALostStateDeletesNoBranchOfAPod(t *testing.T) {
 	for _, shared := range []bool{false, true} { // with the branches of another controller
 		w := newWorld(t, trunk.DefaultConfig(), 18)
@@ -63,6 +92,35 @@ func TestALostStateDeletesNoBranchOfAPod(t *testing.T) {
 	}
 	for _, p := range w.pods {
 		bound(t, w, p)
+	}
+}
+
+// A branch that was used again is named by two pods: by one that has ended and is not deleted, and by
+// the one that uses it. The order of the pods is of no influence.
+func TestABranchThatAnEndedPodNamesTooIsNotGivenUp(t *testing.T) {
+	for _, endedFirst := range []bool{false, true} {
+		w := newWorld(t, trunk.DefaultConfig(), 9)
+		w.ec2.subnets = append(w.ec2.subnets, trunk.Subnet{ID: "subnet-b", Total: 9, Free: 9})
+		w.settle()
+		w.leak(7)
+		eni := w.ec2.branches()[0].ENI
+		ended := trunk.Pod{UID: "pod-1", Name: "shop/job-1", Ended: true, ENI: eni}
+		live := trunk.Pod{UID: "pod-2", Name: "shop/web-2", ENI: eni} // no policy selects it any more: it is not adopted
+		w.observe(0)
+		w.now = w.now.Add(w.c.MinAge)
+		w.observe(0)
+		s := w.snapshot()
+		s.Pods = []trunk.Pod{live, ended}
+		if endedFirst {
+			s.Pods = []trunk.Pod{ended, live}
+		}
+		if d := trunk.Plan(s, w.c, w.now); len(d.Actions) > 0 {
+			t.Errorf("ended pod first %v: %s", endedFirst, d)
+		}
+		s.Pods = []trunk.Pod{ended}
+		if d := trunk.Plan(s, w.c, w.now); len(d.Actions) != 1 {
+			t.Errorf("the only pod that names it has ended: %s", d)
+		}
 	}
 }
 

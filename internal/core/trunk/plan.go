@@ -72,7 +72,9 @@ func Plan(s Snapshot, c Config, now time.Time) Decision {
 	}
 	trunking{p}.plan()
 	p.serve()
-	warmth{p}.grow()
+	if !s.Replaced {
+		warmth{p}.grow()
+	}
 	p.advance()
 	p.giveUp()
 	p.collect()
@@ -105,12 +107,16 @@ func newPlanner(s Snapshot, c Config, now time.Time) *planner {
 		s: s, c: c, now: now, branches: s.sorted(), pods: make(map[PodUID]Pod), busy: make(map[BranchID]bool),
 		keep: make(map[BranchID]bool), making: make(map[vpc.SubnetID]int),
 	}
+	if s.Replaced {
+		p.s.Limits.Branches = 0
+		p.report("", "%s", s.replaced())
+	}
 	p.place, p.problem = s.placement()
 	for _, pod := range s.Pods {
 		pod.Groups = NewGroups(pod.Groups...)
 		p.pods[pod.UID] = pod
 	}
-	p.slots, p.vlans = s.Limits.branches(), len(s.freeVLANs(now))
+	p.slots, p.vlans = p.s.Limits.branches(), len(s.freeVLANs(now))
 	for _, b := range p.branches {
 		if b.associated() {
 			p.slots--
@@ -225,6 +231,8 @@ func (p *planner) ended() {
 			p.busy[b.ID] = true
 		case pod.Ended:
 			p.do(b, release, "the pod %s has ended", pod.Name)
+		case p.s.Replaced && !b.Used:
+			p.do(b, release, "the node of the pod %s has another instance now", pod.Name)
 		case len(pod.Groups) == 0 && !b.Used:
 			p.do(b, release, "no policy selects the pod %s any more", pod.Name)
 		}

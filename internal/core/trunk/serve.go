@@ -86,7 +86,7 @@ func (p *planner) serve() {
 		if pod = p.pods[pod.UID]; has[pod.UID] || pod.Ended || len(pod.Groups) == 0 || p.s.Terminated {
 			continue
 		}
-		if p.adopt(pod) {
+		if !p.s.Replaced && p.adopt(pod) {
 			continue
 		}
 		if why := p.give(pod); why != "" {
@@ -101,6 +101,9 @@ func (p *planner) serve() {
 
 // give plans the first action that gives a pod a branch, and says why it does not.
 func (p *planner) give(pod Pod) (why string) {
+	if p.s.Replaced {
+		return p.s.replaced()
+	}
 	if r, ok := p.s.Refused[pod.UID]; ok && r.Groups.Equal(pod.Groups) {
 		return fmt.Sprintf("EC2 refuses %s: %s", r.Groups, r.Message)
 	}

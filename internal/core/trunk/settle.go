@@ -2,7 +2,9 @@ package trunk
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
@@ -16,6 +18,9 @@ const (
 	keyPod    = "pod/"    // + its uid: no branch is created for it
 	keyWarm   = "warm"    // no branch is created for pods to come
 	keyTrunk  = "trunk"
+	// keyQuarantine: EC2 has refused the quarantine groups. No branch is given them, so that what cannot
+	// be used again is given up.
+	keyQuarantine = "quarantine/" // + the first of the groups
 )
 
 // notFoundTries is how often EC2 must not have found a branch until it is taken for gone.
@@ -59,6 +64,9 @@ func (s State) settle(b Branch, o Outcome, c Config, now time.Time) {
 	a := b.Intent.Action
 	b.Intent, b.Changed = nil, now
 	delete(s.Backoffs, keyBranch+string(b.ID))
+	if c.quarantines(a) {
+		maps.DeleteFunc(s.Backoffs, func(key string, _ Backoff) bool { return strings.HasPrefix(key, keyQuarantine) })
+	}
 	switch a.Kind {
 	case CreateBranch:
 		b.ENI, b.MAC, b.IPv4, b.IPv6 = o.ENI, o.MAC, o.IPv4, o.IPv6
@@ -190,9 +198,14 @@ func (s State) refused(b Branch, a Action, f Failure, c Config, now time.Time) {
 	if f.Reason == FailGroups && a.Pod != "" {
 		s.Refused[a.Pod] = Refusal{Groups: a.Groups, Message: f.Message}
 	}
+	quarantine := f.Reason == FailGroups && c.quarantines(a)
+	if quarantine && !now.Before(s.Backoffs[keyQuarantine+string(a.Groups[0])].Until) { // once for the calls of a plan
+		s.backOff(keyQuarantine+string(a.Groups[0]), f, c, now)
+	}
 	if a.Kind == CreateBranch {
 		delete(s.Branches, b.ID) // EC2 has no interface for it
 		switch {
+		case quarantine:
 		case f.Reason == FailSubnet:
 			s.backOff(keySubnet+string(a.Subnet), f, c, now)
 		case f.Reason != FailGroups || a.Pod == "":
@@ -208,7 +221,9 @@ func (s State) refused(b Branch, a Action, f Failure, c Config, now time.Time) {
 		}
 	}
 	s.Branches[b.ID] = b
-	s.backOff(keyBranch+string(b.ID), f, c, now)
+	if !quarantine {
+		s.backOff(keyBranch+string(b.ID), f, c, now)
+	}
 }
 
 func (s *State) failTrunk(f Failure, c Config, now time.Time) {

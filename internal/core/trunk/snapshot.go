@@ -1,6 +1,7 @@
 package trunk
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -63,8 +64,17 @@ type Snapshot struct {
 	// Shared: another controller makes branches on the node too, with the same tags. Those without an intent
 	// are its own.
 	Shared bool
-	// Terminated: EC2 shows the instance as terminated and a live GET did not find its node.
+	// Replaced: the Node has another instance now. No pod gets a branch of this one, and its branches are
+	// given up as their pods end.
+	Replaced bool
+	// Terminated: EC2 shows the instance as terminated, and a live GET did not find its node or found it
+	// replaced; or it is replaced and EC2 shows it as stopped. No pod runs on it.
 	Terminated bool
+}
+
+// replaced says what the pods of a node with another instance wait for.
+func (s Snapshot) replaced() string {
+	return fmt.Sprintf("the node has another instance now, which gets branches once the %d of %s are given up: that ends when their pods have ended, or when that instance is stopped or terminated", len(s.Branches)+len(s.Unowned), s.Instance)
 }
 
 // placement is where interfaces are created; problem says why none can be.

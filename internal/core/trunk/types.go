@@ -173,6 +173,22 @@ type State struct {
 	// Unowned are the branches that EC2 showed and the state does not have.
 	Unowned  map[vpc.ENIID]Unowned `json:"unowned,omitempty"`
 	Observed time.Time             `json:"observed,omitzero"` // when EC2 was last observed
+	// Collected is not in the record of the CNINode: a new process begins a new interval.
+	Collected Collected `json:"collected,omitzero"`
+}
+
+// Collected counts the unowned branches that were given up in an interval of MinAge.
+type Collected struct {
+	Since time.Time `json:"since"`
+	Count int       `json:"count"`
+}
+
+// at is the count at a time, in the interval that it belongs to.
+func (n Collected) at(c Config, now time.Time) Collected {
+	if !now.Before(n.Since.Add(c.MinAge)) {
+		return Collected{Since: now}
+	}
+	return n
 }
 
 // New returns the state of an instance without a trunk.
@@ -212,6 +228,19 @@ func (s State) Of(pod PodUID) (Branch, bool) {
 		}
 	}
 	return Branch{}, false
+}
+
+// Interfaces are the trunk and the branches that exist at EC2 by a state.
+func Interfaces(s State) (out []vpc.ENIID) {
+	if s.Trunk.ENI != "" {
+		out = append(out, s.Trunk.ENI)
+	}
+	for _, b := range s.sorted() {
+		if b.ENI != "" {
+			out = append(out, b.ENI)
+		}
+	}
+	return out
 }
 
 // inFlight returns the branch with the intent of an action; ok is false if none has it.

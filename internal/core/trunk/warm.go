@@ -25,12 +25,29 @@ func (p warmth) grow() {
 			r.kept[groups.String()]++
 		}
 	}
+	refused := p.refusedQuarantine()
 	for range generic {
-		if p.match(p.c.Quarantine) || p.quarantineUsed() || p.quarantineSpare() || p.makes(r, p.c.Quarantine) {
+		if p.match(p.c.Quarantine) || !refused && (p.quarantineUsed() || p.quarantineSpare() || p.makes(r, p.c.Quarantine)) {
 			r.kept[p.c.Quarantine.String()]++
 		}
 	}
-	p.reuse()
+	if !refused {
+		p.reuse()
+	}
+}
+
+// refusedQuarantine reports whether a back-off keeps branches from quarantine, and why: EC2 does not have the
+// groups, or has them in another VPC. The problem ends a cool-down after the back-off if nothing is tried again.
+func (p warmth) refusedQuarantine() bool {
+	if len(p.c.Quarantine) == 0 {
+		return false
+	}
+	b, paused := p.paused(keyQuarantine + string(p.c.Quarantine[0]))
+	if end := b.Until.Add(p.c.CoolDown); b.Tries > 0 && p.now.Before(end) {
+		p.at(end)
+		p.report("", "EC2 refuses the quarantine groups %s: no branch is kept warm in quarantine and none is used again; correct them in the controller's configuration: %s", p.c.Quarantine, b.Message)
+	}
+	return paused
 }
 
 // reuse quarantines used branches for pods that wait, in place of new ones.

@@ -1,6 +1,7 @@
 package trunk_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,41 @@ func TestABranchIsUsedAgainOnlyAfterACoolDownInQuarantine(t *testing.T) {
 	w.now = w.now.Add(time.Second)
 	if got := calls(w, w.settle); got != "1 SetGroups" || bound(t, w, q).ENI != eni {
 		t.Errorf("calls %q", got)
+	}
+}
+
+// EC2 refuses the quarantine groups, as they are in another VPC. A pod that waits on a full node gets a branch
+// by way of a new one.
+func TestQuarantineGroupsThatEC2RefusesKeepNoPodWaiting(t *testing.T) {
+	for _, warm := range []int{0, 4} {
+		w := newWorld(t, warmConfig(warm), 18)
+		w.ec2.unknown = w.c.Quarantine
+		for n := range 18 {
+			w.start(n, "sg-a")
+		}
+		w.settle()
+		q := w.start(18, "sg-b")
+		w.settle()
+		w.end(w.pods[0])
+		w.settle()
+		if got := problems(w); !strings.Contains(got, "EC2 refuses the quarantine groups sg-deny") {
+			t.Errorf("%d warm: problems %q", warm, got)
+		}
+		w.pass(10*time.Minute, 5*time.Second)
+		bound(t, w, q)
+		for _, p := range w.pods[1:10] {
+			w.end(p)
+		}
+		w.pass(10*time.Minute, 5*time.Second)
+		if n := w.plan().Numbers; n.Cooling > 0 {
+			t.Errorf("%d warm: %d branches of ended pods are left\n%s", warm, n.Cooling, w.state)
+		}
+		before := w.ec2.calls[trunk.SetGroups] + w.ec2.calls[trunk.CreateBranch]
+		w.ec2.unknown = nil // it was created
+		w.pass(10*time.Minute, 5*time.Second)
+		if n := w.plan().Numbers; n.Warm != min(warm, 3) || strings.Contains(problems(w), "quarantine") {
+			t.Errorf("%d warm: %d branches are warm after %d calls, problems %q", warm, n.Warm, w.ec2.calls[trunk.SetGroups]+w.ec2.calls[trunk.CreateBranch]-before, problems(w))
+		}
 	}
 }
 

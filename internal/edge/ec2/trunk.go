@@ -320,12 +320,20 @@ var ErrUnlisted = errors.New("the associations of trunks were not listed")
 // and those of AWS's VPC resource controller, which have the same tags. Their associations are those of a
 // listing; without one, the error is ErrUnlisted if there are branches. The observation is as old as the
 // listing. An interface that cannot be read is left out and among the skipped ones.
-func (t Trunks) Branches(ctx context.Context, id vpc.InstanceID, of Associations) (trunk.Observation, []Skipped, error) {
+//
+// Those of known that are not among them are described by their ids, so that one exists for the caller also if
+// another program has removed its tags. Without such a one that is no call.
+func (t Trunks) Branches(ctx context.Context, id vpc.InstanceID, of Associations, known ...vpc.ENIID) (trunk.Observation, []Skipped, error) {
 	o := trunk.Observation{At: time.Now()}
 	found, err := t.filtered(ctx, filter("tag:"+vpc.TagInstanceID, string(id)), filter("tag:"+vpc.TagOwner, vpc.OwnerResourceController))
 	if err != nil {
 		return o, nil, err
 	}
+	untagged, err := t.untagged(ctx, found, known)
+	if err != nil {
+		return o, nil, err
+	}
+	found = append(found, untagged...)
 	if slices.ContainsFunc(found, func(i Interface) bool { return i.Type == vpc.TypeBranch }) {
 		if of.At.IsZero() {
 			return o, nil, fmt.Errorf("branches of %s: %w", id, ErrUnlisted)
@@ -343,6 +351,22 @@ func (t Trunks) Branches(ctx context.Context, id vpc.InstanceID, of Associations
 		o.Interfaces = append(o.Interfaces, seen(i, id, of.by[i.ID]))
 	}
 	return o, skipped, nil
+}
+
+// untagged describes the interfaces of known that were not found by their tags.
+func (t Trunks) untagged(ctx context.Context, found []Interface, known []vpc.ENIID) ([]Interface, error) {
+	var ids []string
+	for _, id := range known {
+		if id != "" && !slices.ContainsFunc(found, func(i Interface) bool { return i.ID == id }) {
+			ids = append(ids, string(id))
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	// A filter, not NetworkInterfaceIds: an id that does not exist there would be an error. A trunk and its
+	// branches are at most 121, and a filter has up to 200 values.
+	return t.filtered(ctx, filter("network-interface-id", ids...))
 }
 
 func joined(list []string) string {
@@ -408,22 +432,32 @@ func (t Trunks) Host(ctx context.Context, id vpc.InstanceID) (Host, error) {
 	return h, nil
 }
 
-// Exists reports whether EC2 shows an instance that is not terminated.
-func (t Trunks) Exists(ctx context.Context, id vpc.InstanceID) (bool, error) {
+// Exists reports whether EC2 shows an instance that is not terminated. stopped: it runs nothing until it is
+// started again.
+func (t Trunks) Exists(ctx context.Context, id vpc.InstanceID) (exists, stopped bool, _ error) {
 	// A filter, not InstanceIds: an unknown id there would be an error.
 	by := []types.Filter{filter("instance-id", string(id))}
-	return read(ctx, t.Executor, "DescribeInstances", describe(by), func(ctx context.Context, api API) (exists bool, _ error) {
+	found, err := read(ctx, t.Executor, "DescribeInstances", describe(by), func(ctx context.Context, api API) (found []types.InstanceStateName, _ error) {
 		reply, err := api.DescribeInstances(ctx, &ec2.DescribeInstancesInput{Filters: by})
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		for _, r := range reply.Reservations {
 			for _, i := range r.Instances {
-				exists = exists || i.State == nil || i.State.Name != types.InstanceStateNameTerminated
+				state := types.InstanceStateName("")
+				if i.State != nil {
+					state = i.State.Name
+				}
+				found = append(found, state)
 			}
 		}
-		return exists, nil
+		return found, nil
 	})
+	for _, state := range found { // one at most
+		exists = exists || state != types.InstanceStateNameTerminated
+		stopped = stopped || state == types.InstanceStateNameStopped
+	}
+	return exists, stopped, err
 }
 
 // Groups returns the VPC of each of the given security groups that exists.

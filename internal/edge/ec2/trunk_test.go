@@ -381,7 +381,7 @@ func TestTheGroupsThatExistAreReadWithTheirVPC(t *testing.T) {
 			w.t.Errorf("%+v, %v", h, err)
 		}
 		for id, want := range map[vpc.InstanceID]bool{w.instance: true, "i-0123456789abcdef0": false} {
-			if got, err := w.Exists(w.t.Context(), id); err != nil || got != want {
+			if got, stopped, err := w.Exists(w.t.Context(), id); err != nil || got != want || stopped {
 				w.t.Errorf("%s exists: %v, %v", id, got, err)
 			}
 		}

@@ -8,12 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trunkline/trunkline/internal/core/podadmission"
 	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // PodRef names a pod.
@@ -140,7 +139,7 @@ func podFrom(in *corev1.Pod) Pod {
 		Static:      in.Annotations[corev1.MirrorPodAnnotationKey],
 
 		ServiceAccount:  in.Spec.ServiceAccountName,
-		BranchInterface: requestsBranch(in.Spec.Containers), Requests: requestsBranch(in.Spec.Containers),
+		BranchInterface: podadmission.Requests(in.Spec), Requests: podadmission.Requests(in.Spec),
 		AwaitsVolume: slices.ContainsFunc(in.Spec.Volumes, awaited),
 	}
 	for _, ip := range in.Status.PodIPs {
@@ -158,14 +157,6 @@ func podFrom(in *corev1.Pod) Pod {
 		out.Annotations[k] = v
 	}
 	return out
-}
-
-// requestsBranch reports whether a container requests a branch interface.
-func requestsBranch(containers []corev1.Container) bool {
-	return slices.ContainsFunc(containers, func(c corev1.Container) bool {
-		n := c.Resources.Limits[vpc.ResourcePodENI] // equal to the request, as of every extended resource
-		return !n.IsZero()
-	})
 }
 
 // namedContainers are the containers that have named ports, with nothing but these and what
@@ -204,10 +195,8 @@ func stripPod(obj any) (any, error) {
 		}
 	}
 	out.Spec.HostNetwork, out.Spec.NodeName, out.Spec.ServiceAccountName = in.Spec.HostNetwork, in.Spec.NodeName, in.Spec.ServiceAccountName
-	if requestsBranch(in.Spec.Containers) {
-		out.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
-			Limits: corev1.ResourceList{vpc.ResourcePodENI: *resource.NewQuantity(1, resource.DecimalSI)},
-		}}}
+	if podadmission.Requests(in.Spec) {
+		out.Spec.Containers = []corev1.Container{requestingBranch()}
 	}
 	out.Spec.Containers = append(out.Spec.Containers, namedContainers(in.Spec.Containers)...)
 	out.Spec.InitContainers = namedContainers(in.Spec.InitContainers)

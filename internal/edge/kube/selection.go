@@ -10,12 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/trunkline/trunkline/api/vpcresources/v1beta1"
+	"github.com/trunkline/trunkline/internal/core/podadmission"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -119,11 +121,8 @@ func stripBranchPod(obj any) (any, error) {
 		out.Annotations = map[string]string{vpc.AnnotationPodENI: text}
 	}
 	out.Spec.NodeName, out.Spec.HostNetwork, out.Spec.ServiceAccountName = in.Spec.NodeName, in.Spec.HostNetwork, in.Spec.ServiceAccountName
-	for _, c := range slices.Concat(in.Spec.InitContainers, in.Spec.Containers) {
-		if n, requested := c.Resources.Requests[vpc.ResourcePodENI]; requested && !n.IsZero() {
-			out.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{vpc.ResourcePodENI: n}}}}
-			break
-		}
+	if podadmission.Requests(in.Spec) {
+		out.Spec.Containers = []corev1.Container{requestingBranch()}
 	}
 	out.Status.Phase, out.Status.PodIP = in.Status.Phase, in.Status.PodIP
 	if RequestsBranch(out) && len(out.Annotations) == 0 {
@@ -186,8 +185,15 @@ func (s *SelectionObjects) Select(p *corev1.Pod) securitygroup.Decision {
 	return s.Set().Select(of, account)
 }
 
-// RequestsBranch reports whether a container of a cached pod requests a branch.
-func RequestsBranch(p *corev1.Pod) bool { return len(p.Spec.Containers) > 0 }
+// requestingBranch is the container of a cached pod that requests a branch.
+func requestingBranch() corev1.Container {
+	return corev1.Container{Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{vpc.ResourcePodENI: *resource.NewQuantity(1, resource.DecimalSI)},
+	}}
+}
+
+// RequestsBranch reports whether a cached pod requests a branch, as admission and the node read it.
+func RequestsBranch(p *corev1.Pod) bool { return podadmission.Requests(p.Spec) }
 
 // Wired reports whether the node of a pod has set its network up.
 func Wired(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning || p.Status.PodIP != "" }
