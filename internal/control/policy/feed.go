@@ -71,12 +71,16 @@ func (c *Controller) feedEndpoints() error {
 		left[id] = true
 	}
 	addresses := map[policy.PodRef][]netip.Addr{} // of all interfaces of a pod
+	newest := map[policy.PodRef]endpoint.Endpoint{}
 	for _, e := range c.State.Endpoints() {
 		if !e.Wired() || !e.Addresses.Primary().IsValid() {
 			continue
 		}
 		delete(left, e.ID)
 		addresses[refOf(e)] = append(addresses[refOf(e)], e.Addresses.List()...)
+		if other, another := newest[refOf(e)]; !another || other.Since.Before(e.Since) {
+			newest[refOf(e)] = e
+		}
 		if before, known := c.wired[e.ID]; !known || before.endpoint.Key != e.Key || refOf(before.endpoint) != refOf(e) {
 			c.ended[e.ID] = c.ended[e.ID] || known
 			c.enter(e)
@@ -86,7 +90,7 @@ func (c *Controller) feedEndpoints() error {
 		c.wired[e.ID] = place
 	}
 	for ref, list := range addresses {
-		if pod, known := pods[ref]; known {
+		if pod, known := pods[ref]; known && isPodOf(pod, newest[ref]) {
 			c.engine.SetPod(podOf(pod, list))
 		}
 	}
@@ -95,6 +99,14 @@ func (c *Controller) feedEndpoints() error {
 		errs = append(errs, c.forget(id))
 	}
 	return errors.Join(errs...)
+}
+
+// isPodOf reports whether an endpoint is of a pod, and not of another one with its name: the watch of
+// the node's pods may still have the earlier one, when Ready has judged the later one by what the API
+// server answered. A static pod is the same while its mirror pod is deleted and created with another
+// UID, and control/cni keeps the UID of the mirror pod.
+func isPodOf(p kube.Pod, e endpoint.Endpoint) bool {
+	return e.Pod.UID == "" || e.Pod.UID == p.UID || p.Static != ""
 }
 
 // enter gives the engine an endpoint. If its number is that of an earlier one, connections are judged

@@ -37,6 +37,39 @@ func TestAnAdoptedEndpointIsJudgedByItsPodOnceThatIsKnown(t *testing.T) {
 	r.mustNotReach("a", "b", 81)
 }
 
+// The watch of the node's pods may be behind what the API server answered to an ADD.
+func TestAPodIsNotJudgedByAnEarlierOneOfItsName(t *testing.T) {
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("b")
+	e := r.endpoint("b")
+	e.Pod.UID = "uid-b"
+	statetest.Update(t, r.store, func(tx *state.Tx) error { return tx.Put(e) })
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("enforced", r.on.Load)
+	pod := func(uid, static, app string) kube.Pod {
+		return kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: "b"}, UID: uid, Static: static, Labels: map[string]string{"app": app}}
+	}
+	for _, c := range []struct {
+		name     string
+		pod      kube.Pod
+		selected int
+	}{
+		{"its own", pod("uid-b", "", "b"), 1},
+		{"an earlier pod with other labels", pod("uid-earlier", "", "other"), 1},
+		{"its own with other labels", pod("uid-b", "", "other"), 0},
+		{"a static pod with another mirror pod", pod("uid-mirror", "0123", "b"), 1},
+	} {
+		r.setPods(c.pod)
+		if _, err := r.pass(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if list := r.selecting("b"); len(list) != c.selected {
+			t.Errorf("%s: selected by %v, want %d", c.name, list, c.selected)
+		}
+	}
+}
+
 func TestPodsOfADDsThatFailedAreForgottenWithoutPolicies(t *testing.T) {
 	r := newRig(t)
 	r.waitUntil("policies known", r.Objects.Known)
