@@ -26,9 +26,13 @@ func (c *Controller) Adopt(ctx context.Context) error {
 	}
 	switch found := c.datapath.Found(); {
 	case found.Forward != "":
+		c.listing.adopt()
 		return judge(ctx, c.Deps, ruleset.Programs{Forward: found.Forward})
 	case found.Maps == bpf.Created:
 		return nil
+	case found.Maps == bpf.Adopted:
+		c.listing.adopt()
+		fallthrough
 	default:
 		return call(ctx, c.Deps, c.datapath)
 	}

@@ -58,6 +58,7 @@ type rig struct {
 	pods   atomic.Pointer[[]kube.Pod]
 	broken func() error // an error of judge, if it is set
 	sizes  map[string]uint32
+	copied string // file of the copy of the objects; empty: none
 	events events
 	passes atomic.Int64 // that failed
 	*Controller
@@ -147,7 +148,7 @@ func (r *rig) start() {
 	log := slog.New(slog.DiscardHandler)
 	var c *Controller
 	r.events.Events = kube.NewEvents(client.Core, "n1")
-	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: func() { c.Loop.Mark() }})
+	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: r.copied, Log: log, Changed: func() { c.Loop.Mark() }})
 	c = New(Deps{
 		Log: log, State: r.store, Objects: objects, Pods: r, Events: &r.events, Links: r.host, Judge: r.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
 		Open: func() (*bpf.Datapath, error) {

@@ -160,7 +160,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	}
 	if !c.on.Load() {
 		if !complete {
-			return time.Time{}, nil // a pass follows
+			return c.listing.next(), nil // a pass follows
 		}
 		return time.Time{}, c.turnOn(ctx)
 	}
