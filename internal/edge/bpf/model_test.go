@@ -405,7 +405,7 @@ func (m *model) side(p modelPacket, id uint32, d Direction) (ok bool, why Reason
 // continued decides by an entry.
 func (m *model) continued(p modelPacket, d Direction, set uint32, key ConnectionKey, c *Connection, judge func(Direction) bool) (bool, Reason, func()) {
 	keep := func() { m.connections[key] = *c }
-	if c.Set != set || c.Epoch != m.epoch {
+	if c.Set != set || c.Epoch != m.epoch || c.Revoked == 1 {
 		c.Set, c.Epoch = set, m.epoch
 		switch allowed := judge(c.Opened); {
 		case !allowed && key.Protocol != protoTCP && key.Protocol != protoSCTP:
