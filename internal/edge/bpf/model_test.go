@@ -313,8 +313,11 @@ func (m *model) forward(b []byte, reply, pending bool) (bool, Reason) {
 	if from == 0 && (to == 0 || pending) {
 		return false, NotReady
 	}
-	if from == to {
+	if from == to && pending {
 		return true, ByPolicy
+	}
+	if from == to {
+		return false, NotReady
 	}
 	var stores []func()
 	if from != 0 {
