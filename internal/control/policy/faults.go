@@ -19,6 +19,7 @@ type faults struct {
 	cut map[endpoint.ID]string
 	// unguarded are interfaces of the node, by name, that take no program.
 	unguarded map[string]string
+	crowded   int       // size of the table of connections while that is nearly full
 	tries     int       // to attach what is missing, since all was attached
 	next      time.Time // of these tries; zero: nothing is missing
 }
@@ -99,6 +100,9 @@ func Faults(c *Controller) (list []string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.faults.unguarded)) {
 		list = append(list, unguarded(name, c.faults.unguarded[name]))
+	}
+	if c.faults.crowded != 0 {
+		list = append(list, crowded(c.faults.crowded))
 	}
 	if refused := c.datapath.Found().Refused; refused != "" {
 		list = append(list, "network-policy-map-sizes is not in force: "+refused)

@@ -180,8 +180,11 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 }
 
 // Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it
-// watches nothing.
+// watches nothing. It also deletes expired connections.
 func (c *Controller) Watch(ctx context.Context) error {
+	var collecting sync.WaitGroup
+	defer collecting.Wait()
+	collecting.Go(func() { collectUntil(ctx, c) })
 	for {
 		var endpoints <-chan struct{}
 		if c.on.Load() {

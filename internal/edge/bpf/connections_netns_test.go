@@ -288,7 +288,7 @@ func TestExpiredConnectionsAreCollected(t *testing.T) {
 	later(61 * time.Second)(w)
 	w.forward(ip(pod, peer, udp(4000, 53)))
 	for _, want := range []Occupancy{{Valid: 1, Deleted: 1, Size: 1 << 16}, {Valid: 1, Size: 1 << 16}} {
-		if got, err := w.CollectConnections(); err != nil || got != want {
+		if got, err := CollectConnections(w.Maps.Connections); err != nil || got != want {
 			t.Errorf("got %+v, %v; want %+v", got, err, want)
 		}
 	}
@@ -311,7 +311,7 @@ func TestAFullTableAcceptsNewConnections(t *testing.T) {
 			t.Fatalf("connection %d is denied", port)
 		}
 	}
-	got, err := w.CollectConnections()
+	got, err := CollectConnections(w.Maps.Connections)
 	if err != nil || got.Valid > 512 || got.Valid < 100 {
 		t.Errorf("%+v, %v", got, err)
 	}
