@@ -113,8 +113,7 @@ func (c *Controller) begin(ctx context.Context) error {
 		Set: policy.SetID(earlier.Set), Scope: policy.Scope(earlier.Scope), Ports: policy.PortsID(earlier.Ports),
 	})
 	c.wired, c.elsewhere = map[endpoint.ID]placement{}, map[policy.PodRef]policy.Pod{}
-	c.Objects.Again()
-	if err := errors.Join(c.feed(), c.place(ctx)); err != nil {
+	if err := errors.Join(feedAll(c), c.place(ctx)); err != nil {
 		return err
 	}
 	change := c.engine.Commit()

@@ -17,8 +17,23 @@ func (c *Controller) feed() error {
 	return c.feedEndpoints()
 }
 
-// feedObjects gives the engine the objects of the cluster that changed.
-func feedObjects(c *Controller) {
+// feedAll gives a new engine all objects, pods and endpoints. Which of
+// the cluster's pods have the name of one of this node is known only with the endpoints.
+func feedAll(c *Controller) error {
+	c.Objects.Again()
+	pods := feedObjects(c)
+	err := c.feedEndpoints()
+	for _, p := range c.wired {
+		if pod := pods[refOf(p.endpoint)]; pod != nil {
+			c.elsewhere[refOf(p.endpoint)] = *pod
+		}
+	}
+	return err
+}
+
+// feedObjects gives the engine the objects of the cluster that changed, and returns the pods among
+// them.
+func feedObjects(c *Controller) map[policy.PodRef]*policy.Pod {
 	changes := c.Objects.Take()
 	c.metrics.taken(changes.Since)
 	for ref, object := range changes.Policies {
@@ -57,6 +72,7 @@ func feedObjects(c *Controller) {
 			c.engine.SetPod(*pod)
 		}
 	}
+	return changes.Pods
 }
 
 // feedEndpoints gives the engine the endpoints that the table has, and their pods with the

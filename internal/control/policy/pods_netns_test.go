@@ -3,7 +3,11 @@
 package policy
 
 import (
+	"net/netip"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
@@ -82,4 +86,31 @@ func TestPodsOfADDsThatFailedAreForgottenWithoutPolicies(t *testing.T) {
 		defer r.mu.Unlock()
 		return len(r.admitted) == 0
 	})
+}
+
+// A pod of a StatefulSet starts on another node while this one has not deleted its earlier sandbox.
+func TestAPodThatMovedBeforePoliciesAreOnIsAPeerOnceItsEndpointEnds(t *testing.T) {
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	moved := netip.MustParseAddr("10.0.0.77")
+	r.server.Put("/api/v1/pods", &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b", UID: "later", Labels: map[string]string{"app": "b"}},
+		Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: moved.String()},
+	})
+	r.server.Put(networkPolicies, allow("a", "b", 80))
+	r.waitUntil("enforced", r.on.Load)
+	at := func(a netip.Addr) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		ref, known := r.engine.At(a)
+		return known && ref.Name == "b"
+	}
+	if local := r.address("b"); !at(local) || at(moved) {
+		t.Errorf("while it has an endpoint here: local address known %v, the other %v", at(local), at(moved))
+	}
+	statetest.Remove(t, r.store, r.endpoint("b"))
+	r.setPods(r.Pods()[:1]...)
+	r.waitUntil("the pod of the other node is a peer", func() bool { return at(moved) })
 }
