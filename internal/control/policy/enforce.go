@@ -22,6 +22,7 @@ func (c *Controller) Adopt(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.open(); err != nil {
+		c.on.orphaned = true
 		return err
 	}
 	switch found := c.datapath.Found(); {
@@ -60,7 +61,7 @@ func (c *Controller) open() error {
 	if err != nil {
 		return err
 	}
-	c.datapath = datapath
+	c.datapath, c.on.orphaned = datapath, false
 	return nil
 }
 
@@ -160,7 +161,7 @@ func reset(c *Controller) error {
 func (c *Controller) turnOff(ctx context.Context) error {
 	if c.datapath == nil {
 		c.problem.solved(c.Deps)
-		return nil
+		return clearOrphaned(ctx, c)
 	}
 	attached, err := c.datapath.Attached()
 	if err != nil {
@@ -183,6 +184,23 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	c.turn(false)
 	c.Log.Info("the cluster has no network policies: none are enforced")
 	return errors.Join(c.flows.stop(), d.Remove(), d.Close())
+}
+
+// clearOrphaned removes the programs of an earlier agent that were not adopted: those of pods' links
+// drop all packets without their chain. The pass is repeated until that has succeeded.
+func clearOrphaned(ctx context.Context, c *Controller) error {
+	if !c.on.orphaned {
+		return nil
+	}
+	if err := c.Clear(); err != nil {
+		return fmt.Errorf("remove the policy programs of an earlier agent, which drop packets: %w", err)
+	}
+	if err := judge(ctx, c.Deps, ruleset.Programs{}); err != nil {
+		return err
+	}
+	c.on.orphaned = false
+	c.Log.Info("the policy programs of an earlier agent, which were not adopted, are removed: the cluster has no network policies")
+	return nil
 }
 
 // retire deletes what was in force before: sets but those that are held, and the pins of other

@@ -69,7 +69,9 @@ type Deps struct {
 	Pods    Pods
 	Events  Events
 	// Open opens the programs and their maps. It is called when the first policy comes.
-	Open  func() (*bpf.Datapath, error)
+	Open func() (*bpf.Datapath, error)
+	// Clear removes what an earlier agent left of them: programs at links, and pins. It may be repeated.
+	Clear func() error
 	Links Links
 	// Judge has packets judged by programs, or by none, and returns once that is in force.
 	Judge func(ctx context.Context, by ruleset.Programs) error
@@ -113,6 +115,9 @@ type Controller struct {
 type enforcing struct {
 	atomic.Bool
 	turned chan struct{} // capacity 1: it changed
+	// orphaned: the programs of an earlier agent are at links, and Adopt could not open them. The
+	// controller's mutex guards it.
+	orphaned bool
 }
 
 // placement is where an endpoint is in the kernel.
