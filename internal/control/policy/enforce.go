@@ -11,7 +11,6 @@ import (
 	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
-	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // Adopt opens the programs that an earlier agent left pinned and that go on enforcing, before
@@ -371,13 +370,19 @@ func prepareDevices(ctx context.Context, d Deps) error {
 	return errors.Join(errs...)
 }
 
-// forgetAdmitted drops the pods of ADDs that ended before Ready.
-func forgetAdmitted(c *Controller) {
+// admittedFor is how long a pod that is not seen on the node is kept between Admit and Ready: longer
+// than the kubelet waits for an ADD, which is 4 minutes by default (CRI's RunPodSandbox has twice the
+// runtimeRequestTimeout of 2 minutes, pkg/kubelet/cri/remote/remote_runtime.go).
+const admittedFor = 5 * time.Minute
+
+// forgetAdmitted drops the pods of ADDs that ended before Ready. The watch of the node's pods may be
+// behind what an ADD in flight has read.
+func forgetAdmitted(c *Controller, now time.Time) {
 	running := map[policy.PodRef]bool{}
 	for _, p := range c.Pods.Pods() {
 		running[policy.PodRef{Namespace: p.Namespace, Name: p.Name}] = true
 	}
-	maps.DeleteFunc(c.admitted, func(ref policy.PodRef, _ kube.Pod) bool { return !running[ref] })
+	maps.DeleteFunc(c.admitted, func(ref policy.PodRef, a admission) bool { return !running[ref] && now.Sub(a.at) > admittedFor })
 }
 
 // forgetUnused drops the counts of sets that the engine does not have.

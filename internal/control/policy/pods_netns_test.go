@@ -74,20 +74,6 @@ func TestAPodIsNotJudgedByAnEarlierOneOfItsName(t *testing.T) {
 	}
 }
 
-func TestPodsOfADDsThatFailedAreForgottenWithoutPolicies(t *testing.T) {
-	r := newRig(t)
-	r.waitUntil("policies known", r.Objects.Known)
-	if err := r.Admit(t.Context(), kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: "failed"}}); err != nil {
-		t.Fatal(err)
-	}
-	r.Loop.MarkFull()
-	r.waitUntil("the pod is forgotten", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.admitted) == 0
-	})
-}
-
 // A pod of a StatefulSet starts on another node while this one has not deleted its earlier sandbox.
 func TestAPodThatMovedBeforePoliciesAreOnIsAPeerOnceItsEndpointEnds(t *testing.T) {
 	r := newRig(t)

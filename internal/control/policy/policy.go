@@ -103,7 +103,7 @@ type Controller struct {
 	wired    map[endpoint.ID]placement // endpoints that the engine knows
 	ended    map[endpoint.ID]bool      // numbers of earlier ones, since connections were judged again
 	problem  problem
-	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
+	admitted map[policy.PodRef]admission // by ADDs that are not ready yet
 	faults   *faults
 	// elsewhere are pods of other nodes with the name of one that this node still has.
 	elsewhere map[policy.PodRef]policy.Pod
@@ -126,6 +126,12 @@ type placement struct {
 	link     int // index of its link; 0 if that does not exist yet
 }
 
+// admission is a pod as an ADD read it.
+type admission struct {
+	pod kube.Pod
+	at  time.Time
+}
+
 // fullEvery is how often attachments are compared with what they must be.
 const fullEvery = 30 * time.Second
 
@@ -133,7 +139,7 @@ const fullEvery = 30 * time.Second
 func New(d Deps) *Controller {
 	c := &Controller{
 		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{}, ended: map[endpoint.ID]bool{},
-		admitted: map[policy.PodRef]kube.Pod{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, on: enforcing{turned: make(chan struct{}, 1)},
+		admitted: map[policy.PodRef]admission{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, on: enforcing{turned: make(chan struct{}, 1)},
 	}
 	c.flows = &flowLog{log: d.Log, name: NewViews(c).name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
@@ -147,7 +153,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	defer c.mu.Unlock()
 	defer func() { reportOdd(c, time.Now()) }()
 	if full {
-		forgetAdmitted(c)
+		forgetAdmitted(c, time.Now())
 	}
 	complete := c.listing.complete()
 	if !c.on.Load() && (full || c.Objects.Any()) {
