@@ -57,8 +57,7 @@ type rig struct {
 	ns     map[string]*testns.NS
 	pods   atomic.Pointer[[]kube.Pod]
 	broken func() error // an error of judge, if it is set
-	sizes  map[string]uint32
-	copied string // file of the copy of the objects; empty: none
+	rigOptions
 	events events
 	passes atomic.Int64 // that failed
 	*Controller
@@ -74,7 +73,7 @@ func newRig(t *testing.T) *rig {
 func newSizedRig(t *testing.T, sizes map[string]uint32) *rig {
 	t.Helper()
 	sizes["tl_connections"] = 1 << 12
-	r := &rig{t: t, events: events{t: t}, sizes: sizes, server: kubetest.New(t), node: testns.New(t, "node"), bpffs: t.TempDir(), ns: map[string]*testns.NS{}}
+	r := &rig{t: t, events: events{t: t}, rigOptions: rigOptions{sizes: sizes}, server: kubetest.New(t), node: testns.New(t, "node"), bpffs: t.TempDir(), ns: map[string]*testns.NS{}}
 	t.Cleanup(func() { _ = unix.Unmount(r.bpffs, unix.MNT_DETACH) })
 	r.server.Put(namespaces, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "default", "labels": map[string]string{"kubernetes.io/metadata.name": "default"}}})
 	var err error

@@ -94,9 +94,7 @@ func (c *Controller) feedEndpoints() error {
 		}
 		delete(left, e.ID)
 		addresses[refOf(e)] = append(addresses[refOf(e)], e.Addresses.List()...)
-		if other, another := newest[refOf(e)]; !another || other.Since.Before(e.Since) {
-			newest[refOf(e)] = e
-		}
+		newest[refOf(e)] = newer(newest[refOf(e)], e)
 		if before, known := c.wired[e.ID]; !known || before.endpoint.Key != e.Key || refOf(before.endpoint) != refOf(e) {
 			c.ended[e.ID] = c.ended[e.ID] || known
 			c.enter(e)
@@ -115,6 +113,15 @@ func (c *Controller) feedEndpoints() error {
 		errs = append(errs, c.forget(id))
 	}
 	return errors.Join(errs...)
+}
+
+// newer is the one of two endpoints of a pod that took its stage later; the zero endpoint is the
+// older one.
+func newer(a, b endpoint.Endpoint) endpoint.Endpoint {
+	if a.Since.After(b.Since) {
+		return a
+	}
+	return b
 }
 
 // isPodOf reports whether an endpoint is of a pod, and not of another one with its name: the watch of

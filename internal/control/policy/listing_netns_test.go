@@ -9,6 +9,12 @@ import (
 	"testing"
 )
 
+// rigOptions are read by start.
+type rigOptions struct {
+	sizes  map[string]uint32 // of maps
+	copied string            // file of the copy of the objects; empty: none
+}
+
 // The copy is older than what is in force: it may lack peers.
 func TestACopyDoesNotReplaceWhatIsInForce(t *testing.T) {
 	r := newRig(t)

@@ -165,8 +165,12 @@ func TestConnections(t *testing.T) {
 			{serve, in, to80(syn), !reply, true}, {nil, out, from80(syn | ack), reply, true}, {class(server, 5), out, from80(ack), reply, false}, {class(server, 1), in, to80(ack), !reply, true},
 		}},
 		{"a revoked connection resumes when its peer has its class again", []step{
-			{serve, in, to80(syn), !reply, true}, {nil, out, from80(syn | ack), reply, true}, {class(server, 5), out, from80(ack), reply, false}, {nil, in, to80(ack), !reply, false},
-			{gain(server, 1), in, to80(ack), !reply, true}, {nil, out, from80(ack), reply, true},
+			{serve, in, to80(syn), !reply, true},
+			{nil, out, from80(syn | ack), reply, true},
+			{class(server, 5), out, from80(ack), reply, false},
+			{nil, in, to80(ack), !reply, false},
+			{gain(server, 1), in, to80(ack), !reply, true},
+			{nil, out, from80(ack), reply, true},
 		}},
 		{"a connection without an entry continues, as conntrack says who opened it", []step{
 			{serve, in, to80(syn), !reply, true},
