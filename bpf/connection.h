@@ -181,12 +181,16 @@ inlined void seen(struct side *s, const struct moment *m)
 	refresh(s);
 }
 
-/* Decides by an entry. */
+/* Decides by an entry. A revoked one is judged with each packet: what allows it again changes
+ * neither the set nor the epoch if it is the class of the peer. */
 inlined int continued(struct side *s, const struct packet *p, const struct moment *m)
 {
-	if (!stamped(s, m)) {
+	int before = stamped(s, m);
+
+	if (!before || s->connection.revoked) {
 		int allowed = opened(s, s->connection.opened);
-		stamp(s, m);
+		if (!before || allowed)
+			stamp(s, m);
 		if (!allowed && !has_opening(s->key.protocol)) {
 			s->operation = DELETE;
 			return deny(s, BY_POLICY);

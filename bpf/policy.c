@@ -148,8 +148,10 @@ int forward(struct __sk_buff *skb)
 	if (to.endpoint)
 		to.set = in_force(to.endpoint);
 	if (from.reason == BY_POLICY && from.endpoint == to.endpoint) {
-		if (from.endpoint)
-			return 1; /* a pod to itself, by way of a service */
+		/* A pod to itself, by way of a service: with the mark of its link, as what comes from
+		 * outside has a forged source. kube-proxy adds its own bit and leaves the others. */
+		if (from.endpoint && skb->mark & MARK_PENDING)
+			return 1;
 		from.reason = NOT_READY;
 		from.set = SET_NONE;
 	}

@@ -43,6 +43,8 @@ type Spec struct {
 	API     string     // URL of the API server
 	Address netip.Addr // of the node
 	Pods    []kube.Pod // of the node
+	// Snapshot is the file of the copy of the API server's objects; empty: none is kept.
+	Snapshot string
 	// Connections is the size of the programs' table of connections.
 	Connections uint32
 	// Object is the file of compiled programs in place of the agent's own; empty for these.
@@ -85,7 +87,7 @@ func Start(ctx context.Context, spec Spec) (*Agent, error) {
 		return nil, errors.Join(err, a.close())
 	}
 	log := slog.New(slog.DiscardHandler)
-	a.objects = &observed{PolicyObjects: kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: func() { a.Loop.Mark() }})}
+	a.objects = &observed{PolicyObjects: kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: spec.Snapshot, Log: log, Changed: func() { a.Loop.Mark() }})}
 	a.Controller = control.New(control.Deps{
 		Log: log, State: a.Store, Objects: a.objects, Pods: a, Events: a, Links: a.Host, Judge: a.judge, Report: func() {}, Registry: prometheus.NewRegistry(), Open: a.openDatapath,
 	})

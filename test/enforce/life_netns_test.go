@@ -41,6 +41,7 @@ func newLife(t *testing.T) *life {
 	l.endpoints = l.Store.Endpoints()
 	l.Stop()
 	l.Spec.Pods = l.Pods()
+	l.Spec.Snapshot = filepath.Join(t.TempDir(), "policies.json") // behind what is in force, as in production
 	var err error
 	l.filter, err = nft.Open(l.NS.Open(t), slog.New(slog.DiscardHandler))
 	must(t, err)
@@ -158,6 +159,25 @@ func (l *life) end(happens func(), loses bool) {
 	}
 }
 
+// untilCopied waits until the agent has saved the objects of the API server.
+func (l *life) untilCopied() {
+	l.T.Helper()
+	for _, file := range []string{l.Spec.Snapshot, l.Spec.Snapshot + ".peers"} {
+		again, timeout := time.NewTicker(10*time.Millisecond), time.After(Timeout)
+		defer again.Stop()
+		for {
+			if _, err := os.Stat(file); err == nil {
+				break
+			}
+			select {
+			case <-again.C:
+			case <-timeout:
+				l.T.Fatalf("the agent has not saved %s", file)
+			}
+		}
+	}
+}
+
 // flipping changes the policy every 10 ms until stop is called.
 func (l *life) flipping() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
@@ -249,6 +269,7 @@ func TestNoEndOfAnAgentLeavesAGap(t *testing.T) {
 		{"qdiscs deleted", l.deleteQdiscs, true},
 		{"rules flushed", l.flushRules, true}, // nothing is forwarded without them
 	}
+	l.untilCopied()
 	ends := Sample(endsSampled, endsFull)
 	openBefore, lostBefore := 0, 0
 	tags, object := map[string]string{l.Spec.Object: l.tag()}, l.Spec.Object

@@ -314,7 +314,7 @@ func TestAFullTableOfConnectionsIsNeverOpenAndEndsNothing(t *testing.T) {
 	}
 	eventually(t, "the datagrams of all connections", func() bool { return allowed.Load() == connections })
 	live.mustAnswer(t, "after the limit")
-	o, err := s.Datapath().CollectConnections()
+	o, err := bpf.CollectConnections(s.Datapath().Maps.Connections)
 	must(t, err)
 	t.Logf("%d connections: %d entries of %d, %d denied datagrams arrived", connections, o.Valid, o.Size, denied.Load())
 	if denied.Load() > 0 || o.Valid > o.Size || o.Valid < size/2 {

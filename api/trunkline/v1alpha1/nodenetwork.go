@@ -275,8 +275,9 @@ const (
 const ReasonPolicyOff = "PolicyOff"
 
 // ReasonPolicyFaults is the reason of PoliciesEnforced, with the status True, on a node where nothing
-// passes that policies deny, but a pod is cut off, or an interface of the node has no program of the
-// second barrier; the message names them.
+// passes that policies deny, but a pod is cut off, an interface of the node has no program of the
+// second barrier, the table of connections is nearly full, or a part of a policy cannot be honoured;
+// the message names them.
 const ReasonPolicyFaults = "EnforcedWithFaults"
 
 // ReasonEC2NotUsed is the reason of EC2Reachable, with the status Unknown, on a node with

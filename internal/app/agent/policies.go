@@ -60,6 +60,10 @@ func newPolicies(a *agent) *policies {
 			d, _, err := bpf.Open(datapath(a.cfg, a.log))
 			return d, err
 		},
+		Clear: func() error {
+			_, err := bpf.Clear(datapath(a.cfg, a.log))
+			return err
+		},
 		Judge:  func(ctx context.Context, by ruleset.Programs) error { return network.Judge(ctx, a.network, by) },
 		Report: a.reporter.Loop.Mark, Registry: a.deps.Registry,
 	})

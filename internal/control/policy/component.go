@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
@@ -21,7 +22,7 @@ func (c *Controller) Admit(_ context.Context, pod kube.Pod) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.admitted[policy.PodRef{Namespace: pod.Namespace, Name: pod.Name}] = pod
+	c.admitted[policy.PodRef{Namespace: pod.Namespace, Name: pod.Name}] = admission{pod, time.Now()}
 	return nil
 }
 
@@ -33,7 +34,7 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pod, admitted := c.admitted[refOf(e)]
+	read, admitted := c.admitted[refOf(e)]
 	delete(c.admitted, refOf(e))
 	if !c.on.Load() {
 		if !c.Objects.Any() {
@@ -55,7 +56,7 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 				addresses = append(addresses, other.endpoint.Addresses.List()...)
 			}
 		}
-		c.engine.SetPod(podOf(pod, addresses))
+		c.engine.SetPod(podOf(read.pod, addresses))
 	}
 	c.enter(e)
 	if err := c.placeOne(e.ID, e, link); err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
-	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // Adopt opens the programs that an earlier agent left pinned and that go on enforcing, before
@@ -22,13 +21,18 @@ func (c *Controller) Adopt(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.open(); err != nil {
+		c.on.orphaned = true
 		return err
 	}
 	switch found := c.datapath.Found(); {
 	case found.Forward != "":
+		c.listing.adopt()
 		return judge(ctx, c.Deps, ruleset.Programs{Forward: found.Forward})
 	case found.Maps == bpf.Created:
 		return nil
+	case found.Maps == bpf.Adopted:
+		c.listing.adopt()
+		fallthrough
 	default:
 		return call(ctx, c.Deps, c.datapath)
 	}
@@ -56,7 +60,7 @@ func (c *Controller) open() error {
 	if err != nil {
 		return err
 	}
-	c.datapath = datapath
+	c.datapath, c.on.orphaned = datapath, false
 	return nil
 }
 
@@ -109,8 +113,7 @@ func (c *Controller) begin(ctx context.Context) error {
 		Set: policy.SetID(earlier.Set), Scope: policy.Scope(earlier.Scope), Ports: policy.PortsID(earlier.Ports),
 	})
 	c.wired, c.elsewhere = map[endpoint.ID]placement{}, map[policy.PodRef]policy.Pod{}
-	c.Objects.Again()
-	if err := errors.Join(c.feed(), c.place(ctx)); err != nil {
+	if err := errors.Join(feedAll(c), c.place(ctx)); err != nil {
 		return err
 	}
 	change := c.engine.Commit()
@@ -157,7 +160,7 @@ func reset(c *Controller) error {
 func (c *Controller) turnOff(ctx context.Context) error {
 	if c.datapath == nil {
 		c.problem.solved(c.Deps)
-		return nil
+		return clearOrphaned(ctx, c)
 	}
 	attached, err := c.datapath.Attached()
 	if err != nil {
@@ -180,6 +183,23 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	c.turn(false)
 	c.Log.Info("the cluster has no network policies: none are enforced")
 	return errors.Join(c.flows.stop(), d.Remove(), d.Close())
+}
+
+// clearOrphaned removes the programs of an earlier agent that were not adopted: those of pods' links
+// drop all packets without their chain. The pass is repeated until that has succeeded.
+func clearOrphaned(ctx context.Context, c *Controller) error {
+	if !c.on.orphaned {
+		return nil
+	}
+	if err := c.Clear(); err != nil {
+		return fmt.Errorf("remove the policy programs of an earlier agent, which drop packets: %w", err)
+	}
+	if err := judge(ctx, c.Deps, ruleset.Programs{}); err != nil {
+		return err
+	}
+	c.on.orphaned = false
+	c.Log.Info("the policy programs of an earlier agent, which were not adopted, are removed: the cluster has no network policies")
+	return nil
 }
 
 // retire deletes what was in force before: sets but those that are held, and the pins of other
@@ -350,13 +370,19 @@ func prepareDevices(ctx context.Context, d Deps) error {
 	return errors.Join(errs...)
 }
 
-// forgetAdmitted drops the pods of ADDs that ended before Ready.
-func forgetAdmitted(c *Controller) {
+// admittedFor is how long a pod that is not seen on the node is kept between Admit and Ready: longer
+// than the kubelet waits for an ADD, which is 4 minutes by default (CRI's RunPodSandbox has twice the
+// runtimeRequestTimeout of 2 minutes, pkg/kubelet/cri/remote/remote_runtime.go).
+const admittedFor = 5 * time.Minute
+
+// forgetAdmitted drops the pods of ADDs that ended before Ready. The watch of the node's pods may be
+// behind what an ADD in flight has read.
+func forgetAdmitted(c *Controller, now time.Time) {
 	running := map[policy.PodRef]bool{}
 	for _, p := range c.Pods.Pods() {
 		running[policy.PodRef{Namespace: p.Namespace, Name: p.Name}] = true
 	}
-	maps.DeleteFunc(c.admitted, func(ref policy.PodRef, _ kube.Pod) bool { return !running[ref] })
+	maps.DeleteFunc(c.admitted, func(ref policy.PodRef, a admission) bool { return !running[ref] && now.Sub(a.at) > admittedFor })
 }
 
 // forgetUnused drops the counts of sets that the engine does not have.

@@ -57,7 +57,7 @@ type rig struct {
 	ns     map[string]*testns.NS
 	pods   atomic.Pointer[[]kube.Pod]
 	broken func() error // an error of judge, if it is set
-	sizes  map[string]uint32
+	rigOptions
 	events events
 	passes atomic.Int64 // that failed
 	*Controller
@@ -73,7 +73,7 @@ func newRig(t *testing.T) *rig {
 func newSizedRig(t *testing.T, sizes map[string]uint32) *rig {
 	t.Helper()
 	sizes["tl_connections"] = 1 << 12
-	r := &rig{t: t, events: events{t: t}, sizes: sizes, server: kubetest.New(t), node: testns.New(t, "node"), bpffs: t.TempDir(), ns: map[string]*testns.NS{}}
+	r := &rig{t: t, events: events{t: t}, rigOptions: rigOptions{sizes: sizes}, server: kubetest.New(t), node: testns.New(t, "node"), bpffs: t.TempDir(), ns: map[string]*testns.NS{}}
 	t.Cleanup(func() { _ = unix.Unmount(r.bpffs, unix.MNT_DETACH) })
 	r.server.Put(namespaces, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "default", "labels": map[string]string{"kubernetes.io/metadata.name": "default"}}})
 	var err error
@@ -147,7 +147,7 @@ func (r *rig) start() {
 	log := slog.New(slog.DiscardHandler)
 	var c *Controller
 	r.events.Events = kube.NewEvents(client.Core, "n1")
-	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: func() { c.Loop.Mark() }})
+	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: r.copied, Log: log, Changed: func() { c.Loop.Mark() }})
 	c = New(Deps{
 		Log: log, State: r.store, Objects: objects, Pods: r, Events: &r.events, Links: r.host, Judge: r.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
 		Open: func() (*bpf.Datapath, error) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -15,10 +16,12 @@ import (
 // faults hinder a part of the enforcement; all else is enforced (ADR 0032).
 type faults struct {
 	policies map[policy.Ref]*odd // that ask for something that they cannot get
+	shown    []string            // of those that select a pod of the node, as of the last pass
 	// cut are endpoints with a link that takes no programs: nothing is forwarded to or from them.
 	cut map[endpoint.ID]string
 	// unguarded are interfaces of the node, by name, that take no program.
 	unguarded map[string]string
+	crowded   int       // size of the table of connections while that is nearly full
 	tries     int       // to attach what is missing, since all was attached
 	next      time.Time // of these tries; zero: nothing is missing
 }
@@ -54,19 +57,29 @@ func (f *faults) problems(ref policy.Ref) []string {
 }
 
 // reportOdd writes events of the policies that select a pod of this node. Other nodes that have one
-// write the same, which the API server keeps once.
+// write the same, which the API server keeps once. The node's condition has them as well.
 func reportOdd(c *Controller, now time.Time) {
 	if !c.on.Load() {
 		return
 	}
-	for ref, o := range c.faults.policies {
-		if now.Sub(o.reported) < oddEvery || !policy.Selects(c.engine, ref) {
+	var shown []string
+	for _, ref := range slices.SortedFunc(maps.Keys(c.faults.policies), policy.Ref.Compare) {
+		o := c.faults.policies[ref]
+		if !policy.Selects(c.engine, ref) {
+			continue
+		}
+		shown = append(shown, fmt.Sprintf("a part of %s cannot be honoured, and allows nothing: %s", ref, strings.Join(o.problems, "; ")))
+		if now.Sub(o.reported) < oddEvery {
 			continue
 		}
 		o.reported = now
 		for _, text := range o.problems {
 			c.Events.PolicyWarning(ref, o.uid, "NotHonoured", "A part of the policy cannot be honoured, and allows nothing: "+text)
 		}
+	}
+	if !slices.Equal(shown, c.faults.shown) {
+		c.faults.shown = shown
+		c.Report()
 	}
 }
 
@@ -87,7 +100,8 @@ func (f *faults) plan(now time.Time) {
 	f.tries++
 }
 
-// Faults names what hinders a part of the enforcement on the node.
+// Faults names what hinders a part of the enforcement on the node, and what of policies cannot be
+// honoured there.
 func Faults(c *Controller) (list []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,10 +114,13 @@ func Faults(c *Controller) (list []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.faults.unguarded)) {
 		list = append(list, unguarded(name, c.faults.unguarded[name]))
 	}
+	if c.faults.crowded != 0 {
+		list = append(list, crowded(c.faults.crowded))
+	}
 	if refused := c.datapath.Found().Refused; refused != "" {
 		list = append(list, "network-policy-map-sizes is not in force: "+refused)
 	}
-	return list
+	return append(list, c.faults.shown...)
 }
 
 func unguarded(name, why string) string {

@@ -17,8 +17,23 @@ func (c *Controller) feed() error {
 	return c.feedEndpoints()
 }
 
-// feedObjects gives the engine the objects of the cluster that changed.
-func feedObjects(c *Controller) {
+// feedAll gives a new engine all objects, pods and endpoints. Which of
+// the cluster's pods have the name of one of this node is known only with the endpoints.
+func feedAll(c *Controller) error {
+	c.Objects.Again()
+	pods := feedObjects(c)
+	err := c.feedEndpoints()
+	for _, p := range c.wired {
+		if pod := pods[refOf(p.endpoint)]; pod != nil {
+			c.elsewhere[refOf(p.endpoint)] = *pod
+		}
+	}
+	return err
+}
+
+// feedObjects gives the engine the objects of the cluster that changed, and returns the pods among
+// them.
+func feedObjects(c *Controller) map[policy.PodRef]*policy.Pod {
 	changes := c.Objects.Take()
 	c.metrics.taken(changes.Since)
 	for ref, object := range changes.Policies {
@@ -57,6 +72,7 @@ func feedObjects(c *Controller) {
 			c.engine.SetPod(*pod)
 		}
 	}
+	return changes.Pods
 }
 
 // feedEndpoints gives the engine the endpoints that the table has, and their pods with the
@@ -71,12 +87,14 @@ func (c *Controller) feedEndpoints() error {
 		left[id] = true
 	}
 	addresses := map[policy.PodRef][]netip.Addr{} // of all interfaces of a pod
+	newest := map[policy.PodRef]endpoint.Endpoint{}
 	for _, e := range c.State.Endpoints() {
 		if !e.Wired() || !e.Addresses.Primary().IsValid() {
 			continue
 		}
 		delete(left, e.ID)
 		addresses[refOf(e)] = append(addresses[refOf(e)], e.Addresses.List()...)
+		newest[refOf(e)] = newer(newest[refOf(e)], e)
 		if before, known := c.wired[e.ID]; !known || before.endpoint.Key != e.Key || refOf(before.endpoint) != refOf(e) {
 			c.ended[e.ID] = c.ended[e.ID] || known
 			c.enter(e)
@@ -86,7 +104,7 @@ func (c *Controller) feedEndpoints() error {
 		c.wired[e.ID] = place
 	}
 	for ref, list := range addresses {
-		if pod, known := pods[ref]; known {
+		if pod, known := pods[ref]; known && isPodOf(pod, newest[ref]) {
 			c.engine.SetPod(podOf(pod, list))
 		}
 	}
@@ -95,6 +113,23 @@ func (c *Controller) feedEndpoints() error {
 		errs = append(errs, c.forget(id))
 	}
 	return errors.Join(errs...)
+}
+
+// newer is the one of two endpoints of a pod that took its stage later; the zero endpoint is the
+// older one.
+func newer(a, b endpoint.Endpoint) endpoint.Endpoint {
+	if a.Since.After(b.Since) {
+		return a
+	}
+	return b
+}
+
+// isPodOf reports whether an endpoint is of a pod, and not of another one with its name: the watch of
+// the node's pods may still have the earlier one, when Ready has judged the later one by what the API
+// server answered. A static pod is the same while its mirror pod is deleted and created with another
+// UID, and control/cni keeps the UID of the mirror pod.
+func isPodOf(p kube.Pod, e endpoint.Endpoint) bool {
+	return e.Pod.UID == "" || e.Pod.UID == p.UID || p.Static != ""
 }
 
 // enter gives the engine an endpoint. If its number is that of an earlier one, connections are judged

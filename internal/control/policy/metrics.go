@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trunkline/trunkline/internal/edge/bpf"
 )
 
 type metrics struct {
@@ -12,6 +14,10 @@ type metrics struct {
 	commit      prometheus.Histogram
 	operations  prometheus.Counter
 	reattached  prometheus.Counter
+	connections prometheus.Gauge
+	size        prometheus.Gauge // of the table of connections
+	dropped     *prometheus.CounterVec
+	drops       map[bpf.Reason]uint64 // as they were read last
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -27,7 +33,11 @@ func newMetrics(r prometheus.Registerer) metrics {
 		operations: prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_policy_writes_total", Help: "Entries of the kernel's policy maps that were written or deleted."}),
 		reattached: prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_policy_reattached_total", Help: "Links on which policy programs were missing and were attached again."}),
 	}
-	r.MustRegister(m.enforcement, m.commit, m.operations, m.reattached)
+	m.connections = prometheus.NewGauge(prometheus.GaugeOpts{Name: "trunkline_policy_connections", Help: "Valid entries of the table of connections of isolated pods, a minute ago at most; 0 while no policies are enforced."})
+	m.size = prometheus.NewGauge(prometheus.GaugeOpts{Name: "trunkline_policy_connections_max", Help: "Size of the table of connections in entries; 0 while no policies are enforced."})
+	m.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_policy_dropped_packets_total", Help: "Packets that the policy programs have dropped, by the reason."}, []string{"reason"})
+	m.drops = map[bpf.Reason]uint64{}
+	r.MustRegister(m.enforcement, m.commit, m.operations, m.reattached, m.connections, m.size, m.dropped)
 	return m
 }
 
@@ -45,4 +55,17 @@ func (m *metrics) inForce() {
 		m.enforcement.Observe(time.Since(m.received).Seconds())
 	}
 	m.received = time.Time{}
+}
+
+// count adds the packets that were dropped since the last call. The programs count from the creation
+// of their maps on.
+func (m *metrics) count(drops map[bpf.Reason]uint64) {
+	for reason, packets := range drops {
+		before := m.drops[reason]
+		if packets < before { // other maps
+			before = 0
+		}
+		m.dropped.WithLabelValues(reason.String()).Add(float64(packets - before))
+	}
+	m.drops = drops
 }

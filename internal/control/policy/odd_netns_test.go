@@ -56,6 +56,11 @@ func TestWhatCannotBeHonouredIsAnEventOfThePolicy(t *testing.T) {
 		}
 		return n
 	}
+	if list := Faults(r.Controller); len(list) != 1 || !strings.HasPrefix(list[0], "a part of NetworkPolicy default/of-b cannot be honoured") || !strings.Contains(list[0], "90 to 81") {
+		t.Errorf("faults %q", list)
+	}
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("no fault", func() bool { return len(Faults(r.Controller)) == 0 })
 	if n := posts(); n != 1 {
 		t.Errorf("%d requests for one event: %q", n, slices.Sorted(slices.Values(r.server.Requests())))
 	}

@@ -3,7 +3,11 @@
 package policy
 
 import (
+	"net/netip"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
@@ -37,16 +41,62 @@ func TestAnAdoptedEndpointIsJudgedByItsPodOnceThatIsKnown(t *testing.T) {
 	r.mustNotReach("a", "b", 81)
 }
 
-func TestPodsOfADDsThatFailedAreForgottenWithoutPolicies(t *testing.T) {
+// The watch of the node's pods may be behind what the API server answered to an ADD.
+func TestAPodIsNotJudgedByAnEarlierOneOfItsName(t *testing.T) {
 	r := newRig(t)
 	r.waitUntil("policies known", r.Objects.Known)
-	if err := r.Admit(t.Context(), kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: "failed"}}); err != nil {
-		t.Fatal(err)
+	r.add("b")
+	e := r.endpoint("b")
+	e.Pod.UID = "uid-b"
+	statetest.Update(t, r.store, func(tx *state.Tx) error { return tx.Put(e) })
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("enforced", r.on.Load)
+	pod := func(uid, static, app string) kube.Pod {
+		return kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: "b"}, UID: uid, Static: static, Labels: map[string]string{"app": app}}
 	}
-	r.Loop.MarkFull()
-	r.waitUntil("the pod is forgotten", func() bool {
+	for _, c := range []struct {
+		name     string
+		pod      kube.Pod
+		selected int
+	}{
+		{"its own", pod("uid-b", "", "b"), 1},
+		{"an earlier pod with other labels", pod("uid-earlier", "", "other"), 1},
+		{"its own with other labels", pod("uid-b", "", "other"), 0},
+		{"a static pod with another mirror pod", pod("uid-mirror", "0123", "b"), 1},
+	} {
+		r.setPods(c.pod)
+		if _, err := r.pass(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if list := r.selecting("b"); len(list) != c.selected {
+			t.Errorf("%s: selected by %v, want %d", c.name, list, c.selected)
+		}
+	}
+}
+
+// A pod of a StatefulSet starts on another node while this one has not deleted its earlier sandbox.
+func TestAPodThatMovedBeforePoliciesAreOnIsAPeerOnceItsEndpointEnds(t *testing.T) {
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	moved := netip.MustParseAddr("10.0.0.77")
+	r.server.Put("/api/v1/pods", &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b", UID: "later", Labels: map[string]string{"app": "b"}},
+		Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: moved.String()},
+	})
+	r.server.Put(networkPolicies, allow("a", "b", 80))
+	r.waitUntil("enforced", r.on.Load)
+	at := func(a netip.Addr) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return len(r.admitted) == 0
-	})
+		ref, known := r.engine.At(a)
+		return known && ref.Name == "b"
+	}
+	if local := r.address("b"); !at(local) || at(moved) {
+		t.Errorf("while it has an endpoint here: local address known %v, the other %v", at(local), at(moved))
+	}
+	statetest.Remove(t, r.store, r.endpoint("b"))
+	r.setPods(r.Pods()[:1]...)
+	r.waitUntil("the pod of the other node is a peer", func() bool { return at(moved) })
 }

@@ -69,7 +69,9 @@ type Deps struct {
 	Pods    Pods
 	Events  Events
 	// Open opens the programs and their maps. It is called when the first policy comes.
-	Open  func() (*bpf.Datapath, error)
+	Open func() (*bpf.Datapath, error)
+	// Clear removes what an earlier agent left of them: programs at links, and pins. It may be repeated.
+	Clear func() error
 	Links Links
 	// Judge has packets judged by programs, or by none, and returns once that is in force.
 	Judge func(ctx context.Context, by ruleset.Programs) error
@@ -101,7 +103,7 @@ type Controller struct {
 	wired    map[endpoint.ID]placement // endpoints that the engine knows
 	ended    map[endpoint.ID]bool      // numbers of earlier ones, since connections were judged again
 	problem  problem
-	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
+	admitted map[policy.PodRef]admission // by ADDs that are not ready yet
 	faults   *faults
 	// elsewhere are pods of other nodes with the name of one that this node still has.
 	elsewhere map[policy.PodRef]policy.Pod
@@ -113,12 +115,21 @@ type Controller struct {
 type enforcing struct {
 	atomic.Bool
 	turned chan struct{} // capacity 1: it changed
+	// orphaned: the programs of an earlier agent are at links, and Adopt could not open them. The
+	// controller's mutex guards it.
+	orphaned bool
 }
 
 // placement is where an endpoint is in the kernel.
 type placement struct {
 	endpoint endpoint.Endpoint
 	link     int // index of its link; 0 if that does not exist yet
+}
+
+// admission is a pod as an ADD read it.
+type admission struct {
+	pod kube.Pod
+	at  time.Time
 }
 
 // fullEvery is how often attachments are compared with what they must be.
@@ -128,7 +139,7 @@ const fullEvery = 30 * time.Second
 func New(d Deps) *Controller {
 	c := &Controller{
 		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{}, ended: map[endpoint.ID]bool{},
-		admitted: map[policy.PodRef]kube.Pod{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, on: enforcing{turned: make(chan struct{}, 1)},
+		admitted: map[policy.PodRef]admission{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, on: enforcing{turned: make(chan struct{}, 1)},
 	}
 	c.flows = &flowLog{log: d.Log, name: NewViews(c).name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
@@ -142,7 +153,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	defer c.mu.Unlock()
 	defer func() { reportOdd(c, time.Now()) }()
 	if full {
-		forgetAdmitted(c)
+		forgetAdmitted(c, time.Now())
 	}
 	complete := c.listing.complete()
 	if !c.on.Load() && (full || c.Objects.Any()) {
@@ -160,7 +171,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	}
 	if !c.on.Load() {
 		if !complete {
-			return time.Time{}, nil // a pass follows
+			return c.listing.next(), nil // a pass follows
 		}
 		return time.Time{}, c.turnOn(ctx)
 	}
@@ -180,8 +191,11 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 }
 
 // Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it
-// watches nothing.
+// watches nothing. It also deletes expired connections.
 func (c *Controller) Watch(ctx context.Context) error {
+	var collecting sync.WaitGroup
+	defer collecting.Wait()
+	collecting.Go(func() { collectUntil(ctx, c) })
 	for {
 		var endpoints <-chan struct{}
 		if c.on.Load() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
@@ -113,6 +114,34 @@ func TestANodeThatCannotEnforceSaysWhyAndRefusesPods(t *testing.T) {
 	}
 	if err := add(); err != nil || c.Problem() != "" {
 		t.Errorf("after the last policy: %v, problem %q", err, c.Problem())
+	}
+}
+
+// The programs at pods' links drop packets that no chain has judged.
+func TestProgramsThatAreNotAdoptedAreRemovedWithoutPolicies(t *testing.T) {
+	cleared, judged, fails := 0, 0, errors.New("busy")
+	of := &cluster{known: true, synced: true}
+	c := New(Deps{
+		Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Objects: of, Pods: of, Events: of, Links: noLinks{}, Registry: prometheus.NewRegistry(),
+		Open:   func() (*bpf.Datapath, error) { return nil, errors.New("no memory") },
+		Clear:  func() error { cleared++; return fails },
+		Judge:  func(context.Context, ruleset.Programs) error { judged++; return nil },
+		Report: func() {},
+	})
+	if _, err := c.pass(t.Context(), true); err != nil || cleared != 0 {
+		t.Errorf("without an earlier agent: %v, cleared %d times", err, cleared)
+	}
+	if err := c.Adopt(t.Context()); err == nil {
+		t.Error("the programs are adopted although they cannot be opened")
+	}
+	if _, err := c.pass(t.Context(), false); !errors.Is(err, fails) || judged != 0 {
+		t.Errorf("while they cannot be removed: %v, chains written %d times", err, judged)
+	}
+	fails = nil
+	for range 2 {
+		if _, err := c.pass(t.Context(), false); err != nil || cleared != 2 || judged != 1 {
+			t.Errorf("once they can: %v, cleared %d times, chains written %d times", err, cleared, judged)
+		}
 	}
 }
 

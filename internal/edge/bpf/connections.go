@@ -58,17 +58,18 @@ type Occupancy struct {
 	Size    int // of the table
 }
 
-// CollectConnections deletes the entries that have expired: the programs ignore them, but they
-// would take the place of others.
-func (d *Datapath) CollectConnections() (Occupancy, error) {
-	o := Occupancy{Size: int(d.Maps.Connections.m.MaxEntries())}
+// CollectConnections deletes the entries of a table that have expired: the programs ignore them, but
+// they would take the place of others. One that is used again meanwhile may be deleted as well, as
+// where the table is full.
+func CollectConnections(table Map[ConnectionKey, Connection]) (Occupancy, error) {
+	o := Occupancy{Size: int(table.m.MaxEntries())}
 	now, err := Monotonic()
 	if err != nil {
 		return o, err
 	}
 	var expired []ConnectionKey
 	ticks := TicksOf(now)
-	err = d.Maps.Connections.batches(func(keys []ConnectionKey, values []Connection) error {
+	err = table.batches(func(keys []ConnectionKey, values []Connection) error {
 		for i, c := range values {
 			age := int32(ticks - c.Seen) // negative: seen since
 			if age < int32(validFor(keys[i].Protocol, c)) {
@@ -83,7 +84,7 @@ func (d *Datapath) CollectConnections() (Occupancy, error) {
 		return o, fmt.Errorf("collect connections: %w", err)
 	}
 	for _, key := range expired {
-		if err := d.Maps.Connections.Delete(key); err != nil {
+		if err := table.Delete(key); err != nil {
 			return o, fmt.Errorf("collect connections: %w", err)
 		}
 		o.Deleted++

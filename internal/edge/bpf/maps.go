@@ -30,7 +30,7 @@ func newMaps(raw map[string]*ebpf.Map) Maps {
 		Ports:       Map[PortKey, uint32]{raw[MapPorts], MapPorts},
 		PortRanges:  Map[PortRangeKey, uint32]{raw[MapPortRanges], MapPortRanges},
 		Rows:        Map[RowKey, uint64]{raw[MapRows], MapRows},
-		Connections: Map[ConnectionKey, Connection]{raw[mapConnections], mapConnections},
+		Connections: Map[ConnectionKey, Connection]{raw[MapConnections], MapConnections},
 	}
 }
 
@@ -42,10 +42,10 @@ const (
 	MapPrefixes    = "tl_prefixes"
 	MapPorts       = "tl_ports"
 	MapPortRanges  = "tl_port_ranges"
+	MapConnections = "tl_connections"
 	MapRows        = "tl_rows"
 	mapLinks       = "tl_links"
 	mapAddresses   = "tl_addresses"
-	mapConnections = "tl_connections"
 )
 
 // Map is a map of the kernel with its types.
@@ -53,6 +53,18 @@ type Map[K comparable, V any] struct {
 	m    *ebpf.Map
 	name string
 }
+
+// Clone returns the same map by another descriptor, which is valid after the datapath is closed.
+func (m Map[K, V]) Clone() (Map[K, V], error) {
+	same, err := m.m.Clone()
+	if err != nil {
+		return m, fmt.Errorf("clone the descriptor of map %s: %w", m.name, err)
+	}
+	return Map[K, V]{same, m.name}, nil
+}
+
+// Close releases the descriptor of a clone.
+func (m Map[K, V]) Close() error { return m.m.Close() }
 
 // batchSize is how many entries one system call reads or writes.
 const batchSize = 4096

@@ -313,8 +313,11 @@ func (m *model) forward(b []byte, reply, pending bool) (bool, Reason) {
 	if from == 0 && (to == 0 || pending) {
 		return false, NotReady
 	}
-	if from == to {
+	if from == to && pending {
 		return true, ByPolicy
+	}
+	if from == to {
+		return false, NotReady
 	}
 	var stores []func()
 	if from != 0 {
@@ -405,7 +408,7 @@ func (m *model) side(p modelPacket, id uint32, d Direction) (ok bool, why Reason
 // continued decides by an entry.
 func (m *model) continued(p modelPacket, d Direction, set uint32, key ConnectionKey, c *Connection, judge func(Direction) bool) (bool, Reason, func()) {
 	keep := func() { m.connections[key] = *c }
-	if c.Set != set || c.Epoch != m.epoch {
+	if c.Set != set || c.Epoch != m.epoch || c.Revoked == 1 {
 		c.Set, c.Epoch = set, m.epoch
 		switch allowed := judge(c.Opened); {
 		case !allowed && key.Protocol != protoTCP && key.Protocol != protoSCTP:

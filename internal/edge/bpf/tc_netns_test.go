@@ -140,18 +140,23 @@ func TestForwardAllowsWhatBothSidesAllow(t *testing.T) {
 		from, to netip.Addr
 		port     int
 		want     bool
+		pending  bool // it came by a pod's link
 	}{
-		{"an allowed peer and port", a, b, 80, true},
-		{"another port", a, b, 81, false},
-		{"another peer", out, b, 80, false},
-		{"a direction without policies", b, out, 443, true},
-		{"an endpoint without policies", a, out, 443, true},
-		{"neither is an endpoint", out, addr("192.0.2.2"), 443, false},
-		{"an endpoint to itself", b, b, 81, true},
+		{"an allowed peer and port", a, b, 80, true, false},
+		{"another port", a, b, 81, false, false},
+		{"another peer", out, b, 80, false, false},
+		{"a direction without policies", b, out, 443, true, false},
+		{"an endpoint without policies", a, out, 443, true, false},
+		{"neither is an endpoint", out, addr("192.0.2.2"), 443, false, false},
+		{"an endpoint to itself", b, b, 81, true, true},
+		{"the address of the pod from outside", b, b, 80, false, false},
+		{"the address of a pod without policies from outside", a, a, 80, false, false},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			if got := w.forward(ip(tc.from, tc.to, tcp(40000, tc.port, syn))); got != tc.want {
-				t.Errorf("allowed %v, want %v", got, tc.want)
+			for _, reply := range []bool{false, true} {
+				if got := w.forwardMarked(ip(tc.from, tc.to, tcp(40000, tc.port, syn)), reply, tc.pending); got != tc.want {
+					t.Errorf("reply %v: allowed %v, want %v", reply, got, tc.want)
+				}
 			}
 		})
 	}

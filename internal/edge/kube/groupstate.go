@@ -210,7 +210,7 @@ func (g *GroupObjects) load() {
 // them.
 func (g *GroupObjects) save(ctx context.Context) {
 	path := g.opts.SnapshotPath
-	saveAfter(ctx, g.dirty, func() time.Duration {
+	saveAfter(ctx, g.dirty, func(context.Context) time.Duration {
 		g.mu.Lock()
 		listed := g.known.listed()
 		s := groupSnapshot{Version: groupSnapshotVersion, Policies: g.known.policies.entries(), Accounts: g.known.accounts.entries()}

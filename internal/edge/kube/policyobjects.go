@@ -111,7 +111,7 @@ func (p *PolicyObjects) Known() bool {
 func (p *PolicyObjects) Copied() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.known.seeded
+	return p.known.copied
 }
 
 // Synced reports whether policies, namespaces and, if there is a policy, pods come from the

@@ -73,7 +73,7 @@ const peersSuffix = ".peers"
 // the file once pods are not watched any more.
 func (p *PolicyObjects) savePeers(ctx context.Context) {
 	path := p.peersPath()
-	saveAfter(ctx, p.moved, func() time.Duration {
+	saveAfter(ctx, p.moved, func(ctx context.Context) time.Duration {
 		list, ok := p.peers()
 		began := time.Now()
 		err := atomicfile.RemoveLeftovers(path)
@@ -81,7 +81,7 @@ func (p *PolicyObjects) savePeers(ctx context.Context) {
 		case len(list) > maxSaved:
 			err = fmt.Errorf("%d pods are more than the %d that are saved", len(list), maxSaved)
 		case ok:
-			err = errors.Join(err, writePeers(path, list))
+			err = errors.Join(err, writePeers(ctx, path, list))
 		default:
 			if gone := os.Remove(path); !errors.Is(gone, fs.ErrNotExist) {
 				err = errors.Join(err, gone)
@@ -105,13 +105,16 @@ func (p *PolicyObjects) peers() ([]*peer, bool) {
 	return list, p.known.synced.pods
 }
 
-func writePeers(path string, list []*peer) error {
+// writePeers leaves the earlier file if ctx ends first.
+func writePeers(ctx context.Context, path string, list []*peer) error {
 	from, to := io.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		to.CloseWithError(encodePeers(to, list))
 	}()
+	stop := context.AfterFunc(ctx, func() { to.CloseWithError(context.Cause(ctx)) })
+	defer stop()
 	err := atomicfile.WriteFrom(path, from, 0o600)
 	from.Close() // ends the encoder if the write failed
 	<-done
@@ -164,12 +167,9 @@ func (n *numbered[T]) add(v T) {
 	}
 }
 
-// loadPeers enters the pods of the snapshot; a missing file is no error.
+// loadPeers enters the pods of the snapshot.
 func (p *PolicyObjects) loadPeers() error {
 	f, err := os.Open(p.peersPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("read pods of the policy snapshot: %w", err)
 	}
@@ -181,6 +181,7 @@ func (p *PolicyObjects) loadPeers() error {
 	for _, row := range list {
 		p.known.setPod(row)
 	}
+	p.known.copied = p.known.seeded
 	return nil
 }
 

@@ -51,7 +51,7 @@ func (p *PolicyObjects) loadSnapshot() {
 		}
 		return
 	}
-	if err := p.loadPeers(); err != nil {
+	if err := p.loadPeers(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		p.setAside(p.peersPath(), err)
 	}
 }
@@ -128,7 +128,7 @@ func (s savedPolicy) row() (policyRow, error) {
 // saveObjects saves policies and namespaces after changes, at most once per saveEvery, once
 // the API server has listed both.
 func (p *PolicyObjects) saveObjects(ctx context.Context) {
-	saveAfter(ctx, p.dirty, func() time.Duration {
+	saveAfter(ctx, p.dirty, func(context.Context) time.Duration {
 		p.mu.Lock()
 		s, listed := p.known.snapshot(time.Now()), p.known.listed()
 		p.mu.Unlock()
@@ -148,14 +148,25 @@ func (p *PolicyObjects) saveObjects(ctx context.Context) {
 }
 
 // saveAfter calls save after each signal; save returns the pause that follows it.
-func saveAfter(ctx context.Context, changes <-chan struct{}, save func() time.Duration) {
+// When ctx ends, it is called once more if there was a signal since: the next agent begins with what
+// is saved. That call has the time that its context has.
+func saveAfter(ctx context.Context, changes <-chan struct{}, save func(context.Context) time.Duration) {
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveLastWithin)
+		defer cancel()
+		select {
+		case <-changes:
+			save(last)
+		default:
+		}
+	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-changes:
 		}
-		pause := time.NewTimer(save())
+		pause := time.NewTimer(save(context.WithoutCancel(ctx)))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -164,3 +175,7 @@ func saveAfter(ctx context.Context, changes <-chan struct{}, save func() time.Du
 		}
 	}
 }
+
+// saveLastWithin bounds the write when the agent ends. The agent's pod has 20 s to end
+// (terminationGracePeriodSeconds in deploy/base/agent.yaml).
+const saveLastWithin = 3 * time.Second

@@ -1,6 +1,8 @@
 package kube_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -125,12 +127,37 @@ func TestOfACorruptFileOfPodsThePoliciesAreUsed(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := w.start(t)
-		if w.take(); !w.objects.Known() || len(w.Policies) != 1 || len(w.Pods) != 0 {
-			t.Errorf("%s: known %v, policies %v, pods %s", name, w.objects.Known(), w.Policies, w.peers())
+		if w.take(); !w.objects.Known() || w.objects.Copied() || len(w.Policies) != 1 || len(w.Pods) != 0 {
+			t.Errorf("%s: known %v, copied %v, policies %v, pods %s", name, w.objects.Known(), w.objects.Copied(), w.Policies, w.peers())
 		}
 		if aside, err := os.ReadFile(w.path + ".peers.corrupt"); err != nil || !slices.Equal(aside, text) {
 			t.Errorf("%s: set aside %d bytes, %v", name, len(aside), err)
 		}
 		stop()
+	}
+	if err := os.Remove(w.path + ".peers"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	w.start(t)
+	if !w.objects.Known() || w.objects.Copied() {
+		t.Errorf("without the file of pods: known %v, copied %v", w.objects.Known(), w.objects.Copied())
+	}
+}
+
+// The next agent begins with what is saved, and pods are saved every 10 s at most.
+func TestWhatChangedLastIsSavedWhenTheAgentEnds(t *testing.T) {
+	w := newPolicyWorld(t, withPolicy, func(s *kubetest.Server) { s.Put(pods, peerPod("web", "10.0.0.7")) })
+	stop := w.start(t)
+	w.untilPeers(t, "web:10.0.0.7")
+	w.saved(t)
+	w.Put(pods, peerPod("last", "10.0.0.8"))
+	w.untilPeers(t, "last:10.0.0.8 web:10.0.0.7")
+	w.Put(namespaces, namespace("last", nil))
+	w.until(t, "the namespace", func() bool { return w.taken["last"] == 2 })
+	stop()
+	w.SetDown(true)
+	w.start(t)
+	if first := w.take(); !w.objects.Copied() || w.peers() != "last:10.0.0.8 web:10.0.0.7" || first.Namespaces["last"] == nil {
+		t.Errorf("copied %v, pods %s, namespaces %v", w.objects.Copied(), w.peers(), first.Namespaces)
 	}
 }

@@ -18,6 +18,7 @@ type policyState struct {
 	peers      peers
 	pending    PolicyChanges
 	seeded     bool // policies and namespaces are, or were, those of a snapshot
+	copied     bool // the pods as well
 	synced     struct{ policies, namespaces, pods bool }
 }
 
