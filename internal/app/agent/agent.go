@@ -423,7 +423,7 @@ func (a *agent) serve(ctx context.Context) error {
 		return nil // before there was one: an ordered stop
 	case <-a.backend.addressed:
 	}
-	a.awaitLists(ctx)
+	awaitLists(ctx, a)
 	l, err := cniserver.Listen(a.cfg.Socket)
 	if err != nil {
 		return err

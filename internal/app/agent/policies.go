@@ -65,7 +65,7 @@ func newPolicies(a *agent) *policies {
 			return err
 		},
 		Judge:  func(ctx context.Context, by ruleset.Programs) error { return network.Judge(ctx, a.network, by) },
-		Report: a.reporter.Loop.Mark, Registry: a.deps.Registry,
+		Report: a.reporter.Loop.Mark, Registry: a.deps.Registry, Drift: a.metrics.drift.WithLabelValues("policy programs"),
 	})
 	return p
 }
@@ -140,7 +140,7 @@ func (p *policies) run(ctx context.Context, group *errgroup.Group) {
 // awaitLists waits until the API server has listed all by which pods are judged. The copies of an
 // earlier agent may lack a policy or a label of a pod that waits for its ADD. Without an API server they are used
 // after listedWithin; pods that they do not know are refused.
-func (a *agent) awaitLists(ctx context.Context) {
+func awaitLists(ctx context.Context, a *agent) {
 	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, listedWithin, true, func(context.Context) (bool, error) {
 		return a.cluster.Synced() && a.policies.listed() && a.backend.groups.listed(), nil
 	})

@@ -119,7 +119,7 @@ func TestTheAgentWaitsForTheListsBeforeItAnswersCallsAndNotForLong(t *testing.T)
 			synctest.Test(t, func(t *testing.T) {
 				a := &agent{cluster: guarded{c.cluster, nil, modes{}}, policies: c.policies, backend: &backend{groups: c.groups}}
 				began := time.Now()
-				a.awaitLists(t.Context())
+				awaitLists(t.Context(), a)
 				if took := time.Since(began); took != c.want {
 					t.Errorf("waited %s, want %s", took, c.want)
 				}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/drift"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
@@ -309,6 +310,16 @@ func (c *Controller) unplace(id endpoint.ID, p placement) error {
 	return errors.Join(errs...)
 }
 
+// compare compares what is in the kernel with what must be there, if full also what is not needed there any
+// longer.
+func compare(ctx context.Context, c *Controller, full bool) error {
+	err := errors.Join(c.place(ctx), c.audit())
+	if full {
+		err = errors.Join(err, forgetUnused(c))
+	}
+	return err
+}
+
 // audit compares the attachments with what they must be and attaches what is missing. A link that
 // takes no program is a fault of its own: all others are enforced.
 func (c *Controller) audit() error {
@@ -316,27 +327,11 @@ func (c *Controller) audit() error {
 	if err != nil {
 		return err
 	}
-	repair := func(link int, ok bool, attach func(int) error) error {
-		switch {
-		case attached[link].Ingress:
-			return fmt.Errorf("attach programs to link %d: %w", link, bpf.ErrIngress)
-		case ok:
-			return nil
-		}
-		err := attach(link)
-		switch {
-		case errors.Is(err, bpf.ErrNoLink): // removed meanwhile
-			return nil
-		case err == nil && c.on.Load():
-			c.metrics.reattached.Inc()
-			c.Log.Warn("policy programs were missing on a link, and are attached", "link", link)
-		}
-		return err
-	}
+	a := audit{Controller: c, attached: attached}
 	maps.DeleteFunc(c.faults.cut, func(id endpoint.ID, _ string) bool { _, wired := c.wired[id]; return !wired })
 	for id, p := range c.wired {
 		if p.link != 0 {
-			noteLink(c, id, repair(p.link, attached[p.link].Pod && !attached[p.link].Stale, c.datapath.Attach))
+			noteLink(c, id, a.repair("pod "+refOf(p.endpoint).String(), p.link, attached[p.link].Pod, c.datapath.Attach))
 		}
 	}
 	unguarded := maps.Clone(c.faults.unguarded)
@@ -346,13 +341,57 @@ func (c *Controller) audit() error {
 			continue
 		}
 		delete(unguarded, device.Link)
-		noteDevice(c, device.Link, repair(link, attached[link].Guard && !attached[link].Stale, c.datapath.AttachGuard))
+		noteDevice(c, device.Link, a.repair("interface "+device.Link, link, attached[link].Guard, c.datapath.AttachGuard))
 	}
 	for name := range unguarded { // the interface is gone
 		noteDevice(c, name, nil)
 	}
 	c.faults.plan(time.Now())
+	reportRemoved(c, a.removed)
+	c.faults.attached = map[int]bool{}
+	for link, is := range attached {
+		c.faults.attached[link] = is.Pod || is.Guard
+	}
 	return nil
+}
+
+// audit is one comparison of the attachments.
+type audit struct {
+	*Controller
+	attached map[int]bpf.Attachment
+	removed  []string // what has lost programs since the last one
+}
+
+// repair attaches the programs of a link, if they are missing there.
+func (a *audit) repair(name string, link int, there bool, attach func(int) error) error {
+	switch at := a.attached[link]; {
+	case at.Ingress:
+		return fmt.Errorf("attach programs to link %d: %w", link, bpf.ErrIngress)
+	case there && !at.Stale:
+		return nil
+	}
+	err := attach(link)
+	switch {
+	case errors.Is(err, bpf.ErrNoLink): // removed meanwhile
+		return nil
+	case err == nil && a.on.Load():
+		a.metrics.reattached.Inc()
+		a.Log.Warn("policy programs were missing on a link, and are attached", "link", link, "of", name)
+		if a.faults.attached[link] {
+			a.removed = append(a.removed, name)
+		}
+	}
+	return err
+}
+
+// reportRemoved reports programs that an earlier audit saw at links as drift.
+func reportRemoved(c *Controller, from []string) {
+	if len(from) == 0 {
+		return
+	}
+	c.Drift.Add(float64(len(from)))
+	c.Events.NodeWarning("NetworkDrift", fmt.Sprintf("Another program removed the programs of network policies, and they are attached again: %s. "+
+		"If it happens again, look for another program on the node that manages traffic control (tc).", drift.Summary(from)))
 }
 
 // prepareDevices adds the qdisc of programs to the node's interfaces before there are policies, so

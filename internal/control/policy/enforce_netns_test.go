@@ -149,7 +149,7 @@ func (r *rig) start() {
 	r.events.Events = kube.NewEvents(client.Core, "n1")
 	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: r.copied, Log: log, Changed: func() { c.Loop.Mark() }})
 	c = New(Deps{
-		Log: log, State: r.store, Objects: objects, Pods: r, Events: &r.events, Links: r.host, Judge: r.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
+		Log: log, State: r.store, Objects: objects, Pods: r, Events: &r.events, Links: r.host, Judge: r.judge, Report: func() {}, Drift: prometheus.NewCounter(prometheus.CounterOpts{Name: "drift"}), Registry: prometheus.NewRegistry(),
 		Open: func() (*bpf.Datapath, error) {
 			d, _, err := bpf.Open(bpf.Options{BPFFS: r.bpffs, Dir: "tl-test", Netns: r.node.Open(r.t), Log: log, Sizes: r.sizes})
 			return d, err

@@ -23,7 +23,9 @@ type faults struct {
 	unguarded map[string]string
 	crowded   int       // size of the table of connections while that is nearly full
 	tries     int       // to attach what is missing, since all was attached
-	next      time.Time // of these tries; zero: nothing is missing
+	next      time.Time // of the next audit
+	// attached are the links that had programs at the last audit.
+	attached map[int]bool
 }
 
 // odd is a policy of which parts cannot be honoured.
@@ -87,13 +89,18 @@ func newFaults() *faults {
 	return &faults{policies: map[policy.Ref]*odd{}, cut: map[endpoint.ID]string{}, unguarded: map[string]string{}}
 }
 
-// due reports whether what is missing is to be attached again.
+// auditEvery is how often attachments are compared with what they must be: the kernel notifies no
+// program of a filter that is deleted.
+const auditEvery = 5 * time.Second
+
+// due reports whether attachments are to be compared.
 func (f *faults) due(now time.Time) bool { return !f.next.IsZero() && !now.Before(f.next) }
 
-// plan sets the time of the next try: after 1 s, 2 s and so on up to the next full pass.
+// plan sets the time of the next audit: while something is missing after 1 s, 2 s and so on up to the
+// next full pass.
 func (f *faults) plan(now time.Time) {
 	if len(f.cut)+len(f.unguarded) == 0 {
-		f.tries, f.next = 0, time.Time{}
+		f.tries, f.next = 0, now.Add(auditEvery)
 		return
 	}
 	f.next = now.Add(min(time.Second<<min(f.tries, 10), fullEvery))

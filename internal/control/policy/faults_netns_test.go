@@ -88,6 +88,36 @@ func TestALinkThatTakesNoProgramsIsCutOffAndAllOthersAreEnforced(t *testing.T) {
 	r.mustNotReach("a", "b", 81)
 }
 
+// Another program takes the qdisc away with the programs, while the agent runs.
+func TestProgramsThatAreRemovedAreAttachedAgainAndReportedAsDrift(t *testing.T) {
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	r.echo("b", 80)
+	r.echo("b", 81)
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("policies enforced", r.Enforcing)
+	audited := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.faults.attached) > 0
+	}
+	r.waitUntil("an audit", audited)
+	if n := valueOf(t, r.Drift); n != 0 {
+		t.Errorf("%v of drift before", n)
+	}
+	r.qdisc(r.endpoint("b").Link, "clsact", "")
+	r.waitUntil("the drift is counted", func() bool { return valueOf(t, r.Drift) == 1 })
+	if !slices.ContainsFunc(r.events.all(), func(e string) bool {
+		return strings.Contains(e, "NetworkDrift") && strings.Contains(e, "pod default/b")
+	}) {
+		t.Errorf("events %q", r.events.all())
+	}
+	r.mustReach("a", "b", 80)
+	r.mustNotReach("a", "b", 81)
+}
+
 // An agent that starts does not delete the policies of a pod that is cut off.
 func TestAPodThatIsCutOffAtAStartHasItsPoliciesLater(t *testing.T) {
 	r := newRig(t)

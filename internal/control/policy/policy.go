@@ -78,6 +78,8 @@ type Deps struct {
 	// Report requests a report of the node: what is enforced has changed.
 	Report   func()
 	Registry prometheus.Registerer
+	// Drift counts links from which another program removed the programs.
+	Drift prometheus.Counter
 }
 
 // Links are the links of the node; *link.Host is one.
@@ -186,7 +188,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	if !full && !c.faults.due(time.Now()) {
 		return c.faults.next, nil
 	}
-	err = errors.Join(c.place(ctx), c.audit(), forgetUnused(c))
+	err = compare(ctx, c, full)
 	return c.faults.next, err
 }
 
