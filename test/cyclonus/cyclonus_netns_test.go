@@ -200,18 +200,7 @@ func TestPacketsOfCyclonusCasesHaveItsVerdicts(t *testing.T) {
 	r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	list = list[:enforce.Sample(casesSampled, len(list))]
 	slices.SortFunc(list, func(a, b cases.Case) int { return a.Number - b.Number })
-	steps, tried, denied, failed := 0, 0, 0, 0
-	for _, one := range list {
-		for n, step := range one.Steps {
-			c.become(step.Cluster)
-			count, wrong := c.try(step)
-			steps, tried, denied = steps+1, tried+count, denied+deniedOf(step)
-			if len(wrong) > 0 {
-				failed++
-				t.Errorf("case %d (%s), step %d: %d of %d connections are wrong:\n%s", one.Number, one.Description, n+1, len(wrong), count, lines(wrong))
-			}
-		}
-	}
+	steps, tried, denied, failed := c.tryAll(list, func(step cases.Step) cases.Step { return step })
 	body := fmt.Sprintf("%d steps, %d connections by TCP, UDP and, crafted, SCTP, of pods of two nodes, %d of them to be denied; %d steps are wrong", steps, tried, denied, failed)
 	t.Logf("%d cases, %s", len(list), body)
 	if suite.IsFull() && !t.Failed() {
@@ -219,6 +208,25 @@ func TestPacketsOfCyclonusCasesHaveItsVerdicts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// tryAll tries the steps of cases, each as another function gives it, and counts steps, connections, those to
+// be denied, and steps that are wrong.
+func (c *cluster) tryAll(list []cases.Case, as func(cases.Step) cases.Step) (steps, tried, denied, failed int) {
+	c.t.Helper()
+	for _, one := range list {
+		for n, step := range one.Steps {
+			step = as(step)
+			c.become(step.Cluster)
+			count, wrong := c.try(step)
+			steps, tried, denied = steps+1, tried+count, denied+deniedOf(step)
+			if len(wrong) > 0 {
+				failed++
+				c.t.Errorf("case %d (%s), step %d: %d of %d connections are wrong:\n%s", one.Number, one.Description, n+1, len(wrong), count, lines(wrong))
+			}
+		}
+	}
+	return steps, tried, denied, failed
 }
 
 // The deliberate error: the policies of a step are not in force.

@@ -246,19 +246,7 @@ func throughServices(t *testing.T, mode string) {
 	r := rand.New(rand.NewPCG(seed, 5))
 	r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	list = list[:enforce.Sample(casesSampled, len(list))]
-	steps, tried, denied, failed := 0, 0, 0, 0
-	for _, one := range list {
-		for n, direct := range one.Steps {
-			step := p.through(direct)
-			c.become(step.Cluster)
-			count, wrong := c.try(step)
-			steps, tried, denied = steps+1, tried+count, denied+deniedOf(step)
-			if len(wrong) > 0 {
-				failed++
-				t.Errorf("case %d (%s), step %d: %d of %d connections are wrong:\n%s", one.Number, one.Description, n+1, len(wrong), count, lines(wrong))
-			}
-		}
-	}
+	steps, tried, denied, failed := c.tryAll(list, p.through)
 	body := fmt.Sprintf("%d steps, %d connections to ClusterIPs by TCP and UDP, %d of them to be denied; %d steps are wrong", steps, tried, denied, failed)
 	t.Logf("%d cases, %s", len(list), body)
 	if suite.IsFull() && !t.Failed() {

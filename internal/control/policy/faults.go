@@ -89,8 +89,8 @@ func newFaults() *faults {
 	return &faults{policies: map[policy.Ref]*odd{}, cut: map[endpoint.ID]string{}, unguarded: map[string]string{}}
 }
 
-// auditEvery is how often attachments are compared with what they must be: the kernel notifies no
-// program of a filter that is deleted.
+// auditEvery is how often attachments are compared with what they must be. The kernel's notifications of
+// traffic control (RTNLGRP_TC) are not watched: each ADD would cause some.
 const auditEvery = 5 * time.Second
 
 // due reports whether attachments are to be compared.

@@ -134,7 +134,7 @@ type admission struct {
 	at  time.Time
 }
 
-// fullEvery is how often attachments are compared with what they must be.
+// fullEvery is how often the places of endpoints and the counts are compared without a change.
 const fullEvery = 30 * time.Second
 
 // New returns the controller. It registers its metrics.
