@@ -22,12 +22,17 @@ import (
 // restarts of the controller.
 type churn struct {
 	*world
-	r     *rand.Rand
-	fates *rand.Rand        // of calls, used with the lock of the wire
-	pods  map[string]string // app by name
-	made  int
-	calls int             // faults injected
-	since map[int]holding // by VLAN
+	seed     uint64
+	r        *rand.Rand
+	fates    *rand.Rand        // of calls, used with the lock of the wire
+	pods     map[string]string // app by name
+	made     int
+	calls    int             // faults injected
+	since    map[int]holding // by VLAN
+	coolDown time.Duration   // that check expects
+	wrong    []string        // what check and its end found
+	vlans    int32           // of branches
+	atEnd    func()          // before the last controller starts; nil: nothing
 }
 
 // holding is who had a VLAN when it was last observed at EC2.
@@ -88,8 +93,13 @@ func (w *world) succeed(name string) {
 	}
 }
 
-// check fails the test if a branch or a VLAN is held twice, if a VLAN was given to another branch
-// before its cool-down, or if a pod's branch is not as its annotation says.
+// fails notes what is wrong, with the record.
+func (c *churn) fails(format string, args ...any) {
+	c.wrong = append(c.wrong, fmt.Sprintf(format, args...)+"\n"+c.ledger())
+}
+
+// check finds a branch or a VLAN that is held twice, a VLAN that was given to another branch before its
+// cool-down, and a pod's branch that is not as its annotation says.
 func (c *churn) check() {
 	c.t.Helper()
 	c.distinct(slices.Collect(maps.Keys(c.pods)))
@@ -100,11 +110,12 @@ func (c *churn) check() {
 		}
 		i := c.cloud.State().Interfaces[e.ENI]
 		if i == nil || i.Trunk == nil || i.Trunk.VLAN != e.VLAN {
-			c.t.Fatalf("%s has %+v, EC2 %+v\n%s", name, e, i, c.ledger())
+			c.fails("%s has %+v, EC2 %+v", name, e, i)
+			continue
 		}
 		for _, g := range i.Groups {
 			if of := c.cloud.State().Groups[g].Name; !slices.Contains(append(c.policies()[app], "quarantine"), of) {
-				c.t.Fatalf("%s of %s has the group %s\n%s", name, app, of, c.ledger())
+				c.fails("%s of %s has the group %s", name, app, of)
 			}
 		}
 	}
@@ -113,8 +124,8 @@ func (c *churn) check() {
 			continue
 		}
 		was, held := c.since[i.Trunk.VLAN]
-		if held && was.eni != i.ID && time.Since(was.at) < c.trunk.CoolDown-16*time.Second {
-			c.t.Fatalf("VLAN %d is of %s %s after it was of %s\n%s", i.Trunk.VLAN, i.ID, time.Since(was.at), was.eni, c.ledger())
+		if held && was.eni != i.ID && time.Since(was.at) < c.coolDown-16*time.Second {
+			c.fails("VLAN %d is of %s %s after it was of %s", i.Trunk.VLAN, i.ID, time.Since(was.at), was.eni)
 		}
 		c.since[i.Trunk.VLAN] = holding{i.ID, time.Now()}
 	}
@@ -161,10 +172,47 @@ func TestUnderChurnAndFaultsNoVLANIsHeldTwiceAndNoBranchLeaks(t *testing.T) {
 	var all total
 	for seed := range churnRuns() {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inWorld(t, nil, func(w *world) { all.add(churned(w, seed)) })
+			inWorld(t, nil, func(w *world) {
+				c := newChurn(w, seed)
+				c.run()
+				for _, wrong := range c.wrong {
+					t.Error(wrong)
+				}
+				all.add(c)
+			})
 		})
 	}
 	all.write(t)
+}
+
+// Two mechanisms are taken away, one after the other: the checks of the run notice each.
+func TestChurnNoticesAVLANThatIsUsedTooSoonAndBranchesThatAreLeft(t *testing.T) {
+	for _, broken := range []struct {
+		name string
+		do   func(*churn)
+		want string
+	}{
+		{"a cool-down of half the time", func(c *churn) { c.trunk.CoolDown /= 2; c.vlans = 4 }, "after it was of"},
+		{"unowned branches are not given up", func(c *churn) {
+			c.trunk.DryRun = true
+			c.atEnd = func() {
+				n := c.cniNode()
+				n.Status.Trunkline.Branches, n.ResourceVersion = nil, ""
+				c.Put(cniAt, &n)
+			}
+		}, "branches are left"},
+	} {
+		t.Run(broken.name, func(t *testing.T) {
+			inWorld(t, nil, func(w *world) {
+				c := newChurn(w, 0)
+				broken.do(c)
+				c.run()
+				if len(c.wrong) == 0 || !strings.Contains(c.wrong[0], broken.want) {
+					t.Errorf("the run found %q, want one with %q", c.wrong, broken.want)
+				}
+			})
+		})
+	}
 }
 
 // total is what all runs did.
@@ -198,9 +246,8 @@ func churnReport() suite.Report {
 
 func TestTheReportOfChurnHasNoFailureAndMatchesTheCode(t *testing.T) { churnReport().Check(t) }
 
-// served fails the test unless each pod with groups has a branch, or no VLAN is left for it.
+// served finds pods with groups that have no branch although a VLAN is left.
 func (c *churn) served() {
-	c.t.Helper()
 	var selected, without []string
 	for name, app := range c.pods {
 		if app == "plain" {
@@ -211,56 +258,77 @@ func (c *churn) served() {
 			without = append(without, name)
 		}
 	}
-	if want := max(0, len(selected)-churnVLANs); len(without) != want {
-		c.t.Errorf("%d of %d pods with groups have no branch 10 minutes after the faults, want %d: %q\n%s", len(without), len(selected), want, without, c.ledger())
+	if want := max(0, len(selected)-int(c.vlans)); len(without) != want {
+		c.fails("%d of %d pods with groups have no branch 10 minutes after the faults, want %d: %q", len(without), len(selected), want, without)
 	}
 }
 
-// churned is a run, from the first pod until nothing is left.
-func churned(w *world, seed uint64) *churn {
-	c := &churn{world: w, r: rand.New(rand.NewPCG(seed, 1)), fates: rand.New(rand.NewPCG(seed, 2)), pods: map[string]string{}, since: map[int]holding{}} //nolint:gosec // a test's draws
-	w.elapse(5 * time.Second)
-	w.stop()
-	w.reserve(churnVLANs + 1)
-	if seed%2 == 1 {
-		w.trunk.Quarantine, w.trunk.Warm = trunk.NewGroups(vpc.SecurityGroupID(w.groups["quarantine"])), 3
+func newChurn(w *world, seed uint64) *churn {
+	return &churn{
+		world: w, seed: seed,
+		r: rand.New(rand.NewPCG(seed, 1)), fates: rand.New(rand.NewPCG(seed, 2)), //nolint:gosec // a test's draws
+		pods: map[string]string{}, since: map[int]holding{}, coolDown: w.trunk.CoolDown, vlans: churnVLANs,
 	}
-	if seed%4 == 3 {
-		w.trunk.Exact = []trunk.Exact{{Groups: trunk.NewGroups(vpc.SecurityGroupID(w.groups["cache"])), Count: 2}}
-	}
-	w.boot()
-	for app, groups := range c.policies() {
-		w.policy(app, app, groups...)
-	}
-	w.wire.inject(c.faulty)
-	writes := rand.New(rand.NewPCG(seed, 3)) //nolint:gosec // a test's draws
-	w.api.inject(func() string { return []string{"", "", "", "", "", "", "", "", "lost", "reply lost"}[writes.IntN(10)] })
+}
+
+// run is a run, from the first pod until nothing is left, or something is wrong.
+func (c *churn) run() {
+	c.begin()
 	for range churnSteps {
-		c.step()
+		if c.step(); len(c.wrong) > 0 {
+			return
+		}
 	}
-	w.wire.inject(nil)
-	w.api.inject(nil)
-	w.elapse(10 * time.Minute)
+	c.wire.inject(nil)
+	c.api.inject(nil)
+	c.elapse(10 * time.Minute)
 	c.check()
 	c.served()
-	for name := range c.pods {
-		w.end(name)
+	c.finish()
+}
+
+// begin starts the controller as the seed configures it, with the faults.
+func (c *churn) begin() {
+	c.elapse(5 * time.Second)
+	c.stop()
+	c.reserve(c.vlans + 1)
+	if c.seed%2 == 1 {
+		c.trunk.Quarantine, c.trunk.Warm = trunk.NewGroups(vpc.SecurityGroupID(c.groups["quarantine"])), 3
 	}
-	w.stop()
-	w.trunk.Warm, w.trunk.Exact = 0, nil
-	w.boot()
-	w.elapse(2 * time.Hour)
-	if got := w.branches(); len(got) != 0 {
-		w.t.Errorf("%d branches are left after %d pods and %d faults of EC2\n%s", len(got), c.made, c.calls, w.ledger())
+	if c.seed%4 == 3 {
+		c.trunk.Exact = []trunk.Exact{{Groups: trunk.NewGroups(vpc.SecurityGroupID(c.groups["cache"])), Count: 2}}
+	}
+	c.boot()
+	for app, groups := range c.policies() {
+		c.policy(app, app, groups...)
+	}
+	c.wire.inject(c.faulty)
+	writes := rand.New(rand.NewPCG(c.seed, 3)) //nolint:gosec // a test's draws
+	c.api.inject(func() string { return []string{"", "", "", "", "", "", "", "", "lost", "reply lost"}[writes.IntN(10)] })
+}
+
+// finish ends all pods, and finds what is left of them.
+func (c *churn) finish() {
+	for name := range c.pods {
+		c.end(name)
+	}
+	c.stop()
+	if c.atEnd != nil {
+		c.atEnd()
+	}
+	c.trunk.Warm, c.trunk.Exact = 0, nil
+	c.boot()
+	c.elapse(2 * time.Hour)
+	if got := c.branches(); len(got) != 0 {
+		c.fails("%d branches are left after %d pods and %d faults of EC2", len(got), c.made, c.calls)
 	}
 	trunks := 0
-	for _, i := range w.cloud.State().Interfaces {
+	for _, i := range c.cloud.State().Interfaces {
 		if i.Type == vpc.TypeTrunk {
 			trunks++
 		}
 	}
 	if trunks != 1 || c.calls < 5 {
-		w.t.Errorf("%d trunks, want one; %d faults, want many", trunks, c.calls)
+		c.fails("%d trunks, want one; %d faults, want many", trunks, c.calls)
 	}
-	return c
 }
