@@ -430,6 +430,10 @@ func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.D
 	begun, calls := n.rec.state, []core.Intent(nil)
 	for _, a := range d.Actions {
 		if a.ID == "" {
+			if !n.c.subnets.take(a) {
+				n.loop.Mark() // it is planned again, with what is left
+				continue
+			}
 			a.ID = newID()
 		}
 		next, err := core.Begin(begun, a, n.c.o.Config, now)
@@ -442,9 +446,6 @@ func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.D
 		n.c.o.Log.Debug("action begins", "node", n.name, "action", a.String(), "id", a.ID, "why", a.Why)
 		if i, open := begun.Call(a.ID); open {
 			calls = append(calls, i)
-			if a.Kind == core.CreateBranch || a.Kind == core.CreateTrunk {
-				n.c.subnets.take(a.Subnet)
-			}
 		} else {
 			n.loop.Mark() // it is complete, and another may follow
 		}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
@@ -70,14 +71,25 @@ func (s *subnets) note(at time.Time, list ...ec2.Subnet) {
 	}
 }
 
-// take records that an interface is made in a subnet.
-func (s *subnets) take(id vpc.SubnetID) {
+// take records the interface that a new action makes in a subnet. It is false for a warm branch that would be
+// of the last third, because other nodes have taken addresses since this one was planned: it is not to be begun.
+func (s *subnets) take(a core.Action) bool {
+	if a.Kind != core.CreateBranch && a.Kind != core.CreateTrunk {
+		return true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r, known := s.known[id]; known {
-		r.taken++
-		s.known[id] = r
+	r, known := s.known[a.Subnet]
+	if !known {
+		return true
 	}
+	warm := a.Kind == core.CreateBranch && a.Pod == ""
+	if warm && r.of.Free >= 0 && r.of.Free-r.taken <= core.LastThird(r.of.Addresses()) {
+		return false
+	}
+	r.taken++
+	s.known[a.Subnet] = r
+	return true
 }
 
 // run asks EC2 until ctx ends. After a failure it asks again after a pause: an idle node plans only at its next

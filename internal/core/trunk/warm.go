@@ -143,7 +143,7 @@ func (p warmth) mostWarm() int {
 	addresses, limited := 0, true
 	for _, n := range p.place.Subnets {
 		// those that exist, and those that can be made or must be given up
-		addresses += max(0, spare[n]+n.Free-p.making[n.ID]-(n.Total+2)/3)
+		addresses += max(0, spare[n]+n.Free-p.making[n.ID]-LastThird(n.Total))
 		limited = limited && n.Free >= 0
 	}
 	if limited {
@@ -151,6 +151,9 @@ func (p warmth) mostWarm() int {
 	}
 	return most
 }
+
+// LastThird is how many of a subnet's addresses no warm branch takes.
+func LastThird(addresses int) int { return (addresses + 2) / 3 }
 
 // taken reports whether an action of this plan gives a branch to a pod.
 func (p warmth) taken(b Branch) bool {
