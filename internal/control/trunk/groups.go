@@ -10,6 +10,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
 // absentFor is how long a group that EC2 does not have is not asked for again.
@@ -18,10 +19,9 @@ const absentFor = 2 * time.Minute
 // groups is what is known of security groups at EC2. Groups that a branch carries are known to
 // exist: a new process asks for none of them.
 type groups struct {
-	read  func(context.Context, []string) (map[string]vpc.ID, error)
-	news  func()
-	log   *slog.Logger
-	asked chan struct{} // capacity 1: wanted is not empty
+	read func(context.Context, []string) (map[string]vpc.ID, error)
+	news func()
+	loop *loop.Loop
 
 	mu     sync.Mutex
 	known  map[string]securitygroup.Group
@@ -30,10 +30,12 @@ type groups struct {
 }
 
 func newGroups(read func(context.Context, []string) (map[string]vpc.ID, error), news func(), log *slog.Logger) *groups {
-	return &groups{
-		read: read, news: news, log: log, asked: make(chan struct{}, 1),
-		known: map[string]securitygroup.Group{}, at: map[string]time.Time{}, wanted: map[string]bool{},
+	g := &groups{read: read, news: news, known: map[string]securitygroup.Group{}, at: map[string]time.Time{}, wanted: map[string]bool{}}
+	g.loop = loop.New(g.pass)
+	g.loop.Report = func(err error, pause time.Duration) {
+		log.Warn("security groups not read from EC2, retrying", "in", pause, "err", err)
 	}
+	return g
 }
 
 // carried records that branches in a VPC carry groups.
@@ -59,13 +61,10 @@ func (g *groups) refused(ids []vpc.SecurityGroupID) {
 	g.ready()
 }
 
-// ready has run ask EC2, if groups are wanted.
+// ready has EC2 asked, if groups are wanted.
 func (g *groups) ready() {
 	if len(g.wanted) > 0 {
-		select {
-		case g.asked <- struct{}{}:
-		default:
-		}
+		g.loop.Mark()
 	}
 }
 
@@ -98,55 +97,19 @@ func (g *groups) problem(ids []string, networks []vpc.ID) error {
 	return securitygroup.Unusable(ids, known)
 }
 
-// firstAsk and lastAsk bound the pause before EC2 is asked again.
-const (
-	firstAsk = time.Second
-	lastAsk  = time.Minute
-)
-
-// run asks EC2 until ctx ends.
-func (g *groups) run(ctx context.Context) {
-	pause := firstAsk
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-g.asked:
-		}
-		if err := g.ask(ctx); err != nil {
-			g.log.Warn("security groups not read from EC2, retrying", "in", pause, "err", err)
-			timer := time.NewTimer(pause)
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return
-			case <-timer.C:
-			}
-			pause = min(2*pause, lastAsk)
-			select {
-			case g.asked <- struct{}{}:
-			default:
-			}
-			continue
-		}
-		pause = firstAsk
-		g.news()
-	}
-}
-
-func (g *groups) ask(ctx context.Context) error {
+// pass asks EC2 for the groups that are wanted.
+func (g *groups) pass(ctx context.Context, _ bool) (time.Time, error) {
 	g.mu.Lock()
 	ids := slices.Sorted(maps.Keys(g.wanted))
 	g.mu.Unlock()
 	if len(ids) == 0 {
-		return nil
+		return time.Time{}, nil
 	}
 	found, err := g.read(ctx, ids)
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	for _, id := range ids {
 		in, exists := found[id]
 		is := securitygroup.Group{Exists: exists}
@@ -156,5 +119,7 @@ func (g *groups) ask(ctx context.Context) error {
 		g.known[id], g.at[id] = is, time.Now()
 		delete(g.wanted, id)
 	}
-	return nil
+	g.mu.Unlock()
+	g.news()
+	return time.Time{}, nil
 }

@@ -2,6 +2,8 @@ package trunk
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
 // freeFor is how long a number of free addresses is used after it was read: pods, nodes and other
@@ -21,10 +24,9 @@ const freeFor = time.Minute
 // they take nothing of the last third of a subnet. It is read when a node that keeps branches warm
 // plans, all subnets of a VPC at once, and at most once in freeFor.
 type subnets struct {
-	read  func(context.Context, vpc.ID) ([]ec2.Subnet, error)
-	news  func()
-	log   *slog.Logger
-	asked chan struct{} // capacity 1: wanted is not empty
+	read func(context.Context, vpc.ID) ([]ec2.Subnet, error)
+	news func()
+	loop *loop.Loop
 
 	mu     sync.Mutex
 	known  map[vpc.SubnetID]reading
@@ -39,9 +41,12 @@ type reading struct {
 }
 
 func newSubnets(read func(context.Context, vpc.ID) ([]ec2.Subnet, error), news func(), log *slog.Logger) *subnets {
-	return &subnets{
-		read: read, news: news, log: log, asked: make(chan struct{}, 1), known: map[vpc.SubnetID]reading{}, wanted: map[vpc.ID]bool{},
+	s := &subnets{read: read, news: news, known: map[vpc.SubnetID]reading{}, wanted: map[vpc.ID]bool{}}
+	s.loop = loop.New(s.pass)
+	s.loop.Report = func(err error, pause time.Duration) {
+		log.Warn("free addresses of subnets not read from EC2, retrying: no branch is made warm meanwhile", "in", pause, "err", err)
 	}
+	return s
 }
 
 // of returns the free addresses of a subnet, -1 if they are not known, and how many it has. ask: EC2 is
@@ -92,61 +97,33 @@ func (s *subnets) take(a core.Action) bool {
 	return true
 }
 
-// run asks EC2 until ctx ends. After a failure it asks again after a pause: an idle node plans only at its next
-// regular observation.
-func (s *subnets) run(ctx context.Context) {
-	pause := firstAsk
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.asked:
-		}
-		if s.ask(ctx, pause) {
-			pause = firstAsk
-			continue
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		pause = min(2*pause, lastAsk)
-	}
-}
-
-// ask asks EC2 for the subnets of all VPCs that are wanted. It reports whether all were read; if not, the others
-// are asked for again, after a pause.
-func (s *subnets) ask(ctx context.Context, pause time.Duration) (all bool) {
+// pass asks EC2 for the subnets of all VPCs that are wanted. Those that were not read are asked for again, after a
+// pause: an idle node plans only at its next regular observation.
+func (s *subnets) pass(ctx context.Context, _ bool) (time.Time, error) {
 	s.mu.Lock()
 	wanted := slices.Sorted(maps.Keys(s.wanted))
-	clear(s.wanted)
 	s.mu.Unlock()
-	all = true
+	var errs []error
 	for _, in := range wanted {
 		at := time.Now()
 		found, err := s.read(ctx, in)
 		if err != nil {
-			s.log.Warn("free addresses of subnets not read from EC2, retrying: no branch is made warm meanwhile", "vpc", string(in), "in", pause, "err", err)
-			s.want(in)
-			all = false
+			errs = append(errs, fmt.Errorf("VPC %s: %w", in, err))
 			continue
 		}
+		s.mu.Lock()
+		delete(s.wanted, in)
+		s.mu.Unlock()
 		s.note(at, found...)
 		s.news()
 	}
-	return all
+	return time.Time{}, errors.Join(errs...)
 }
 
 // want has EC2 asked for the subnets of a VPC.
 func (s *subnets) want(in vpc.ID) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.wanted[in] = true
-	select {
-	case s.asked <- struct{}{}:
-	default:
-	}
+	s.mu.Unlock()
+	s.loop.Mark()
 }

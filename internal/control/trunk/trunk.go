@@ -129,8 +129,8 @@ func (c *Controller) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.objects.Run(ctx) })
 	if c.objects.Wait(ctx) {
-		wg.Go(func() { c.groups.run(ctx) })
-		wg.Go(func() { c.subnets.run(ctx) })
+		wg.Go(func() { _ = c.groups.loop.Run(ctx) }) // returns nil
+		wg.Go(func() { _ = c.subnets.loop.Run(ctx) })
 		wg.Go(func() { c.listing.run(ctx) })
 		wg.Go(func() { _ = c.probes.Run(ctx) }) // returns nil
 		wg.Go(func() { _ = c.fleet.Run(ctx) })  // returns nil
