@@ -3,6 +3,9 @@
 package e2e
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +23,40 @@ func byNode(t *testing.T) {
 		{"it is explained per pod", m.explained},
 		{"a restart of all agents and controllers changes nothing", m.restarted},
 		{"the label overrides the mode for new pods", m.labelled},
+	})
+}
+
+// byAnswer has two nodes with the setting auto, of types that can have a trunk, on an account to which EC2
+// refuses the calls: the nodes enforce the groups, and nothing else was configured for that.
+func byAnswer(t *testing.T) {
+	text, err := os.ReadFile("../../examples/security-groups/without-trunks.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auto := bytes.Replace(text, []byte("securityGroupsForPods: ebpf"), []byte("securityGroupsForPods: auto"), 1)
+	if bytes.Equal(auto, text) {
+		t.Fatal("the example has another mode")
+	}
+	path := filepath.Join(t.TempDir(), "lab.yaml")
+	if err := os.WriteFile(path, auto, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := groupsLabOf(t, "sgo", path)
+	m := &mixed{groups: groups{nodes: l.nodes(t), onNodes: true}}
+	m.run(t, l, []step{
+		{"EC2 refuses the calls, and both nodes enforce groups", func(t *testing.T, l lab) { m.reports(t, l, "ebpf TrunkCallsRefused", "ebpf TrunkCallsRefused") }},
+		{"pods that a policy selects are admitted with a request", func(t *testing.T, l lab) { requested(t, l) }},
+		{"selected pods start", m.groups.start},
+		{"nodes admit clients only", m.groups.judged},
+		{"groups of running pods are edited", m.edited},
+		{"a policy is created after its pod", m.created},
+		{"nothing was made at EC2", func(t *testing.T, l lab) {
+			for _, eni := range l.account(t).interfaces(t) {
+				if eni.InterfaceType == "trunk" || eni.InterfaceType == "branch" {
+					t.Errorf("%s %s", eni.InterfaceType, *eni.NetworkInterfaceId)
+				}
+			}
+		}},
 	})
 }
 

@@ -33,10 +33,15 @@ func TestSecurityGroupsForPods(t *testing.T) {
 // groupsLab is a lab of examples/security-groups, with the policies there, until the test ends.
 func groupsLab(t *testing.T, prefix, file string) lab {
 	t.Helper()
+	return groupsLabOf(t, prefix, "examples/security-groups/"+file)
+}
+
+func groupsLabOf(t *testing.T, prefix, path string) lab {
+	t.Helper()
 	l := lab{name: uniqueName(prefix), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
-	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/security-groups/"+file)
+	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", path)
 	l.kubectl(t, "apply", "-f", "examples/security-groups/policies.yaml")
 	return l
 }
@@ -62,7 +67,7 @@ func TestSecurityGroupsOfOtherModes(t *testing.T) {
 	modes := []struct {
 		name string
 		run  func(*testing.T)
-	}{{"managed", byAWSsController}, {"ebpf", withoutTrunks}, {"auto", byNode}}
+	}{{"managed", byAWSsController}, {"ebpf", withoutTrunks}, {"auto", byNode}, {"auto on an ordinary account", byAnswer}}
 	if _, rng := seeded(t); !full() {
 		modes = modes[rng.IntN(len(modes)):][:1]
 	}
