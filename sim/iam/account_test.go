@@ -82,6 +82,15 @@ func TestCredentialsNameTheirAccountAndWhenTheyWereIssued(t *testing.T) {
 	if !ok || found != user || user.Token != "" || p.ARN != "arn:aws-cn:iam::111122223333:user/u" || p.Account != "111122223333" || !strings.HasPrefix(p.ID, "AIDA") {
 		t.Errorf("%v %+v %+v", ok, found, p)
 	}
+	service, err := a.AddService("eks.amazonaws.com", "AWSServiceRoleForAmazonEKS", "AmazonEKS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, p, ok = a.Find(service.AccessKeyID)
+	if !ok || found != service || service.Token != "" || p.Service != "eks.amazonaws.com" || p.Account != "111122223333" ||
+		p.ARN != "arn:aws-cn:sts::111122223333:assumed-role/AWSServiceRoleForAmazonEKS/AmazonEKS" || !strings.HasPrefix(p.ID, "AROA") || !strings.HasSuffix(p.ID, ":AmazonEKS") {
+		t.Errorf("%v %+v %+v", ok, found, p)
+	}
 	if _, _, ok := a.Find("AKIANONE"); ok {
 		t.Error("an unknown key is found")
 	}

@@ -322,3 +322,18 @@ func TestASecondAddressOfAFamilyIsLeftOut(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+func TestOnlyAnEndpointWithoutAPodIsGivenOne(t *testing.T) {
+	pod, other := endpoint.Pod{Namespace: "default", Name: "web", UID: "1"}, endpoint.Pod{Namespace: "default", Name: "web", UID: "2"}
+	adopted := endpoint.Endpoint{Generation: 4}
+	if got := adopted.Identify(pod); got.Pod != pod || got.Generation != 5 {
+		t.Errorf("an adopted one: %+v", got)
+	}
+	if got := adopted.Identify(endpoint.Pod{}); got != adopted {
+		t.Errorf("by no pod: %+v", got)
+	}
+	named := endpoint.Endpoint{Generation: 4, Pod: pod}
+	if got := named.Identify(other); got != named {
+		t.Errorf("one that has a pod: %+v", got)
+	}
+}

@@ -160,3 +160,168 @@ func TestTheDeviceOfABranchHasTheAttachmentOfItsPod(t *testing.T) {
 		}
 	}
 }
+
+// The alias of another program, or of another form, is of no branch.
+func TestOnlyTheAliasOfABranchIsParsed(t *testing.T) {
+	e := onBranch(endpoint.Strict, "172.31.2.37")
+	alias := BranchAlias(e)
+	for _, text := range []string{"", alias + "/more", strings.TrimSuffix(alias, "/"+e.Key.IfName), "other" + alias, strings.Replace(alias, LinkAliasPrefix, "", 1)} {
+		l := Link{Name: "vlan.eth.1", Alias: text}
+		if key, a, ok := ParseBranch(l); ok {
+			t.Errorf("alias %q: %v %+v", text, key, a)
+		}
+		if got, want := l.OfBranch(), strings.HasPrefix(text, alias[:len(alias)-len(e.Key.IfName)-1]); got != want {
+			t.Errorf("alias %q is of a branch: %v, want %v", text, got, want)
+		}
+	}
+	if !(Link{Name: "tag.eth.1", Alias: alias}).OfBranch() {
+		t.Error("the tagged end is of no branch")
+	}
+	e.Attachment.Branch.Gateways = endpoint.Addresses{}
+	if _, a, ok := ParseBranch(Link{Name: "vlan.eth.1", Alias: BranchAlias(e)}); !ok || a.Branch.Gateways != (endpoint.Addresses{}) {
+		t.Errorf("without routers: %v, %+v", ok, a.Branch.Gateways)
+	}
+}
+
+func TestABranchHasARouterForEachRangeOfItsSubnet(t *testing.T) {
+	v4, v6 := prefix("172.31.0.0/20"), prefix("fd10::/64")
+	for _, c := range []struct {
+		v4, v6 netip.Prefix
+		want   endpoint.Addresses
+	}{
+		{v4, v6, endpoint.AddressesOf(addr("172.31.0.1"), addr("fe80:ec2::1"))},
+		{v4, netip.Prefix{}, endpoint.AddressesOf(addr("172.31.0.1"))},
+		{netip.Prefix{}, v6, endpoint.AddressesOf(addr("fe80:ec2::1"))},
+		{netip.Prefix{}, netip.Prefix{}, endpoint.Addresses{}},
+	} {
+		if got := BranchGateways(c.v4, c.v6); got != c.want {
+			t.Errorf("%s and %s: %+v, want %+v", c.v4, c.v6, got, c.want)
+		}
+	}
+}
+
+// Every object of a branch is ours by its number or its alias, and the device is as the pod's link.
+func TestTheObjectsOfABranchAreOurs(t *testing.T) {
+	e := onBranch(endpoint.Strict, "172.31.2.37", "fd10::25")
+	s := ForBranch(e)
+	want := Link{Name: "vlan.eth.1", MAC: e.Attachment.Branch.MAC, MTU: e.MTU, Admin: AdminUp, Alias: BranchAlias(e)}
+	if e.MTU == 0 || len(s.Links) != 1 || s.Links[0] != want {
+		t.Errorf("%+v, want %+v", s.Links, want)
+	}
+	for _, r := range s.Routes {
+		if !r.Ours() {
+			t.Errorf("%s is not ours", r)
+		}
+	}
+	for _, r := range s.Rules {
+		if !r.Ours() {
+			t.Errorf("%s is not ours", r)
+		}
+	}
+	if len(s.Routes) != 4 || len(s.Rules) != 2 {
+		t.Errorf("%s", s)
+	}
+}
+
+func TestTheNodesRulesOfStrictPodsAreOfEachFamily(t *testing.T) {
+	local := func(f vpc.Family, priority int, protocol uint8) Rule {
+		return Rule{Family: f, Priority: priority, Table: TableLocal, Protocol: protocol}
+	}
+	neighbours := Rule{Family: vpc.IPv6, From: prefix("fe80::/10"), IPProto: 58, Table: TableLocal, Protocol: RouteProtocol}
+	want := State{
+		Rules: []Rule{local(vpc.IPv4, 20, RouteProtocol), local(vpc.IPv6, 20, RouteProtocol), neighbours},
+		Moved: []Rule{local(vpc.IPv4, 0, ProtocolKernel), local(vpc.IPv6, 0, ProtocolKernel)},
+	}
+	if diff := cmp.Diff(want, ForStrict([]vpc.Family{vpc.IPv4, vpc.IPv6}), cmp.Comparer(func(a, b Rule) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestOnlyAPodOnABranchInStrictModeIsStrict(t *testing.T) {
+	strict := onBranch(endpoint.Strict, "172.31.2.37")
+	strict.Stage = endpoint.Ready
+	routed := strict
+	routed.Attachment.Kind = endpoint.Routed
+	ended := strict
+	ended.Stage = endpoint.Removing
+	for name, c := range map[string]struct {
+		e    endpoint.Endpoint
+		want bool
+	}{"strict": {strict, true}, "of another kind": {routed, false}, "ended": {ended, false}} {
+		if got := HasStrict([]endpoint.Endpoint{c.e}); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestTheRuleThatIsPutBackIsThatOfTheLocalTableAlone(t *testing.T) {
+	moved := Rule{Family: vpc.IPv4, Priority: RuleLocalStrict, Table: TableLocal}
+	narrow, elsewhere, own := moved, moved, moved
+	narrow.From, elsewhere.Priority, own.Protocol = prefix("10.0.0.0/8"), RuleLocalStrict+1, RouteProtocol
+	for _, r := range []Rule{narrow, elsewhere, own} {
+		if got := (State{Rules: []Rule{r}}).Returned(); len(got) > 0 {
+			t.Errorf("%s: %v", r, got)
+		}
+	}
+}
+
+func TestARuleOfAForeignStrictPodLeadsFromALinkToTheTableOfAVLAN(t *testing.T) {
+	pod := Rule{Family: vpc.IPv4, Priority: RuleBranch, In: "vlan.eth.1", Table: TableVLANOffset + 1}
+	own, later, all, low := pod, pod, pod, pod
+	own.Protocol, later.Priority, all.In, low.Table = RouteProtocol, RuleBranch+1, "", TableVLANOffset
+	if !(State{Rules: []Rule{pod}}).ForeignStrict() {
+		t.Errorf("%s is that of no pod", pod)
+	}
+	for _, r := range []Rule{own, later, all, low} {
+		if (State{Rules: []Rule{r}}).ForeignStrict() {
+			t.Errorf("%s is that of a pod", r)
+		}
+	}
+}
+
+// A rule for one protocol, or for what arrives by one link, selects less than a pod.
+func TestARuleThatSelectsMoreIsThatOfNoPod(t *testing.T) {
+	one := prefix("10.0.0.7/32")
+	parts := []Part{{Owner: "endpoint 1", State: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleToPod, To: one, Table: TableMain, Protocol: RouteProtocol}}}}}
+	enis := Interfaces{Subnets: []netip.Prefix{prefix("10.0.0.0/24")}}
+	for name, more := range map[string]func(*Rule){"by a link": func(r *Rule) { r.In = "eth0" }, "of a protocol": func(r *Rule) { r.IPProto = 6 }} {
+		early := Rule{Family: vpc.IPv4, Priority: 100, To: one, Table: 77}
+		more(&early)
+		if ops := NewActual(State{Rules: []Rule{early}}).Captured(parts); len(ops) > 0 {
+			t.Errorf("%s: %v", name, ops)
+		}
+		if of, ok := early.OfPod(); ok {
+			t.Errorf("%s: it is that of %s", name, of)
+		}
+		left := Rule{Family: vpc.IPv4, Priority: RuleFromPod, From: one, Table: 3}
+		more(&left)
+		if ops := NewActual(State{Rules: []Rule{left}}).Leftovers(nil, enis, func(netip.Addr) bool { return false }); len(ops) > 0 {
+			t.Errorf("%s: %v", name, ops)
+		}
+		if list := (State{Rules: []Rule{left}}).Replaced(parts[0].State.Rules); len(list) > 0 {
+			t.Errorf("%s: a rule of a pod takes the place of %v", name, list)
+		}
+	}
+}
+
+func TestStatesWithOtherMovedRulesDiffer(t *testing.T) {
+	a := ForStrict([]vpc.Family{vpc.IPv4})
+	b := a
+	b.Moved = nil
+	if (Part{State: a}).Equal(Part{State: b}) || !(Part{State: a}).Equal(Part{State: a}) {
+		t.Error("the rules that are taken away are not compared")
+	}
+}
+
+func TestANodeWithStrictPodsForwardsTheirReplies(t *testing.T) {
+	var names []string
+	for _, s := range StrictSysctls() {
+		if s.Value != "0" || s.Why == "" || s.Optional || s.AtLeast {
+			t.Errorf("%+v", s)
+		}
+		names = append(names, s.Name)
+	}
+	if diff := cmp.Diff([]string{"net/ipv4/tcp_early_demux", "net/ipv4/udp_early_demux"}, names); diff != "" {
+		t.Error(diff)
+	}
+}
