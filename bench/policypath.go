@@ -60,7 +60,10 @@ type path struct {
 func newPath(r *run, kind string, number int) *path {
 	t := asTB(r)
 	server := kubetest.New(t)
-	set := func(s *enforce.Spec) { s.Connections = 1 << 17 } // the product's
+	set := func(s *enforce.Spec) {
+		s.Connections = 1 << 17 // the product's
+		s.Off = kind == isOff
+	}
 	p := &path{run: r, nodes: [2]*enforce.Node{enforce.New(t, number, server, set), enforce.New(t, number+1, server, set)}}
 	enforce.Connect(p.nodes[0], p.nodes[1])
 	ends := []netip.Addr{p.nodes[0].PodAddress(0), p.nodes[1].PodAddress(0)}
@@ -68,6 +71,9 @@ func newPath(r *run, kind string, number int) *path {
 		p.police()
 	}
 	for _, n := range p.nodes {
+		if kind == isOff {
+			break
+		}
 		p.until("policies known", func() bool { return n.Objects.Known() })
 	}
 	p.client = p.nodes[0].Add(enforce.Pod{PodRef: refOf("client"), Labels: app("path"), Address: ends[0]})

@@ -42,6 +42,7 @@ func Beds() []Bed {
 		{"plugins", false, plugins},
 		{"amid", false, amid},
 		{"policy-paths", false, policyPaths},
+		{"policy-off", false, policyOff},
 		{"policy-lookup", false, policyLookup},
 		{"policy-changes", false, policyChanges},
 		{"policy-add", false, policyAdds},

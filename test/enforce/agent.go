@@ -49,6 +49,9 @@ type Spec struct {
 	Connections uint32
 	// Object is the file of compiled programs in place of the agent's own; empty for these.
 	Object string
+	// Off is an agent with `network-policy: off`: links have no qdisc for programs, and no controller
+	// runs.
+	Off bool
 }
 
 // OtherObject has the agent's own programs in other instructions; see bpf/compile.
@@ -112,7 +115,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.Host, err = link.Open(a.netns); err != nil {
 		return err
 	}
-	a.Host.PrepareFilters()
+	if !a.spec.Off { // as app/agent does
+		a.Host.PrepareFilters()
+	}
 	if a.Filter, err = nft.Open(a.netns, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
@@ -126,7 +131,11 @@ func (a *Agent) open(ctx context.Context) (err error) {
 func (a *Agent) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
-	for _, run := range []func(context.Context) error{a.objects.Run, a.Loop.Run, a.Watch} {
+	loops := []func(context.Context) error{a.objects.Run, a.Loop.Run, a.Watch}
+	if a.spec.Off {
+		loops = nil
+	}
+	for _, run := range loops {
 		done.Go(func() { _ = run(ctx) })
 	}
 	a.stop = func() { cancel(); done.Wait() }

@@ -35,7 +35,7 @@ func (v version) allows(client, port int) bool {
 }
 
 func versionOf(number int64) *networkingv1.NetworkPolicy {
-	p := isolating("server", from("one", portAlways), from("two", portAlways), from("one", portA))
+	p := isolating("server", from("one", portAlways), from("two", portAlways), from("one", portA), from("remote", portPeer))
 	if number%2 == 1 {
 		p.Spec.Ingress[2] = from("two", portB)
 	}

@@ -26,6 +26,7 @@ import (
 // under the packets of change.
 type life struct {
 	*change
+	remote    *remote
 	r         *rand.Rand
 	filter    *nft.Firewall
 	endpoints []endpoint.Endpoint
@@ -39,6 +40,8 @@ func newLife(t *testing.T) *life {
 	seed := Seed(t)
 	l := &life{change: newChange(t), r: rand.New(rand.NewPCG(seed, 1)), seed: seed}
 	l.endpoints = l.Store.Endpoints()
+	l.remote = newRemote(t, l.Node, l.server)
+	l.remote.barrier = l.barrier
 	l.Stop()
 	l.Spec.Pods = l.Pods()
 	l.Spec.Snapshot = filepath.Join(t.TempDir(), "policies.json") // behind what is in force, as in production
@@ -159,6 +162,19 @@ func (l *life) end(happens func(), loses bool) {
 	}
 }
 
+// changePeer has a pod of the other node come or go before some ends: one that the agent writes before its
+// end, and one that it may not have taken. Three and the number of kinds of ends have no common factor.
+func (l *life) changePeer(end int) {
+	l.T.Helper()
+	switch end % 3 {
+	case 0:
+		l.remote.flip()
+		l.remote.inForce(l.agent)
+	case 1:
+		l.remote.flip()
+	}
+}
+
 // untilCopied waits until the agent has saved the objects of the API server.
 func (l *life) untilCopied() {
 	l.T.Helper()
@@ -275,7 +291,9 @@ func TestNoEndOfAnAgentLeavesAGap(t *testing.T) {
 	tags, object := map[string]string{l.Spec.Object: l.tag()}, l.Spec.Object
 	for n := range ends {
 		kind := kinds[n%len(kinds)]
+		l.changePeer(n)
 		l.end(kind.happens, kind.loses)
+		l.remote.inForce(l.agent)
 		if tag := l.tag(); tags[l.Spec.Object] == "" && object != l.Spec.Object && tag != tags[object] {
 			tags[l.Spec.Object] = tag
 		} else if tag != tags[l.Spec.Object] {
@@ -294,7 +312,11 @@ func TestNoEndOfAnAgentLeavesAGap(t *testing.T) {
 	if len(tags) != 2 {
 		t.Errorf("the programs that judged had the tags %v, want two", tags)
 	}
-	writeReport(t, "life", ends, "ends of an agent", l.seed, fmt.Sprintf("%d packets: %d always denied passed, %d always allowed were lost, %d passed; programs by their tags: %v", len(l.stream.all()), open, lost, passed, tags))
+	peer := l.remote.result(l.closedAt)
+	if peer.open+peer.lost > 0 || peer.allowed == 0 || peer.denied == 0 {
+		t.Errorf("%s", peer)
+	}
+	writeReport(t, "life", ends, "ends of an agent", l.seed, fmt.Sprintf("%d packets: %d always denied passed, %d always allowed were lost, %d passed; %s, which came or went %d times; programs by their tags: %v", len(l.stream.all()), open, lost, passed, peer, len(l.remote.shown)-1, tags))
 }
 
 func TestAnAgentThatBeginsWithoutWhatItFoundIsNoticed(t *testing.T) {
@@ -345,18 +367,21 @@ func startProcess(t testing.TB, spec Spec) *process {
 }
 
 // untilEnforcing waits until the agent says that it enforces policies.
-func (p *process) untilEnforcing() {
+func (p *process) untilEnforcing() { p.t.Helper(); p.until(enforcing) }
+
+// until waits until the agent says something.
+func (p *process) until(what string) {
 	p.t.Helper()
 	timer := time.AfterFunc(Timeout, p.kill)
 	defer timer.Stop()
 	var lines []string
 	for p.output.Scan() {
-		if p.output.Text() == enforcing {
+		if p.output.Text() == what {
 			return
 		}
 		lines = append(lines, p.output.Text())
 	}
-	p.t.Fatalf("the agent ended before it enforced policies: %s", strings.Join(lines, "\n"))
+	p.t.Fatalf("the agent ended before it printed %q: %s", what, strings.Join(lines, "\n"))
 }
 
 func (p *process) kill() {

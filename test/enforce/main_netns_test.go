@@ -15,6 +15,9 @@ import (
 // enforcing is what an agent in a process of its own prints once it enforces policies.
 const enforcing = "enforcing"
 
+// taken and a number is what it prints once the barrier of the number is in force.
+const taken = "taken "
+
 func TestMain(m *testing.M) {
 	if text, isAgent := os.LookupEnv(specEnv); isAgent {
 		if err := serve(text); err != nil {
@@ -49,8 +52,16 @@ func serve(text string) error {
 		for range tick.C {
 			if a.Enforcing() && a.Problem() == "" {
 				fmt.Fprintln(os.Stdout, enforcing)
-				return
+				break
 			}
+		}
+		for n := int64(1); ; {
+			if a.UntilTaken(context.Background(), n) != nil { // policies are not enforced for now
+				<-tick.C
+				continue
+			}
+			fmt.Fprintln(os.Stdout, fmt.Sprint(taken, n))
+			n++
 		}
 	}()
 	_, err = io.Copy(io.Discard, os.Stdin)

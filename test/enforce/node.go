@@ -184,8 +184,10 @@ func (n *Node) Add(p Pod) *Pod {
 }
 
 func (n *Node) wire(ctx context.Context, pod kube.Pod, p *Pod) error {
-	if err := n.Admit(ctx, pod); err != nil {
-		return err
+	if !n.Spec.Off {
+		if err := n.Admit(ctx, pod); err != nil {
+			return err
+		}
 	}
 	netns := p.NS.Open(n.T)
 	defer netns.Close()
@@ -199,7 +201,7 @@ func (n *Node) wire(ctx context.Context, pod kube.Pod, p *Pod) error {
 	if err == nil {
 		err = n.Filter.Put(ctx, ruleset.PodOf(p.endpoint, false).Elements()...)
 	}
-	if err == nil {
+	if err == nil && !n.Spec.Off {
 		err = n.Ready(ctx, p.endpoint, index)
 	}
 	if err == nil {

@@ -109,11 +109,11 @@ func TestProgramsThatAreRemovedAreAttachedAgainAndReportedAsDrift(t *testing.T) 
 	}
 	r.qdisc(r.endpoint("b").Link, "clsact", "")
 	r.waitUntil("the drift is counted", func() bool { return valueOf(t, r.Drift) == 1 })
-	if !slices.ContainsFunc(r.events.all(), func(e string) bool {
-		return strings.Contains(e, "NetworkDrift") && strings.Contains(e, "pod default/b")
-	}) {
-		t.Errorf("events %q", r.events.all())
-	}
+	r.waitUntil("its event", func() bool { // which follows
+		return slices.ContainsFunc(r.events.all(), func(e string) bool {
+			return strings.Contains(e, "NetworkDrift") && strings.Contains(e, "pod default/b")
+		})
+	})
 	r.mustReach("a", "b", 80)
 	r.mustNotReach("a", "b", 81)
 }

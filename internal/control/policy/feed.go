@@ -35,7 +35,7 @@ func feedAll(c *Controller) error {
 // them.
 func feedObjects(c *Controller) map[policy.PodRef]*policy.Pod {
 	changes := c.Objects.Take()
-	c.metrics.taken(changes.Since)
+	c.metrics.taken(changes.Since, changes.Written)
 	for ref, object := range changes.Policies {
 		if object == nil {
 			c.engine.DeletePolicy(ref)

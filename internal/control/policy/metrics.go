@@ -10,7 +10,9 @@ import (
 
 type metrics struct {
 	enforcement prometheus.Histogram
+	fromAPI     prometheus.Histogram
 	received    time.Time // of the first change that is not in force yet; zero: all are
+	written     time.Time // the oldest of these changes, in the API; zero: not known of any
 	commit      prometheus.Histogram
 	operations  prometheus.Counter
 	reattached  prometheus.Counter
@@ -37,15 +39,35 @@ func newMetrics(r prometheus.Registerer) metrics {
 	m.size = prometheus.NewGauge(prometheus.GaugeOpts{Name: "trunkline_policy_connections_max", Help: "Size of the table of connections in entries; 0 while no policies are enforced."})
 	m.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_policy_dropped_packets_total", Help: "Packets that the policy programs have dropped, by the reason."}, []string{"reason"})
 	m.drops = map[bpf.Reason]uint64{}
-	r.MustRegister(m.enforcement, m.commit, m.operations, m.reattached, m.connections, m.size, m.dropped)
+	m.fromAPI = newFromAPI()
+	r.MustRegister(m.fromAPI, m.enforcement, m.commit, m.operations, m.reattached, m.connections, m.size, m.dropped)
 	return m
 }
 
+// newFromAPI is like the network programming latency of Kubernetes' SLIs
+// (sig-scalability/slos/network_programming_latency.md of kubernetes/community): it ends when the
+// node has the change and begins at a time that was stamped at the API server; of changes that are put in force
+// together the oldest counts; deletions and what was changed before the node began to watch do not, as in
+// kube-proxy (EndpointsChangeTracker in pkg/proxy/endpointschangetracker.go). The API has times in whole seconds
+// (metav1.Time is encoded as RFC 3339), so a value is too long by up to a second, and no bucket is
+// smaller than one.
+func newFromAPI() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "trunkline_policy_enforcement_from_api_seconds",
+		Help: "Time from when the API server wrote a NetworkPolicy (creationTimestamp or managedFields) until the change is in force on the node, of changes seen by watch, without deletions. " +
+			"The API has whole seconds: values are up to 1 s too long. It compares the clocks of two machines, and their difference is part of each value; negative values count as 0.",
+		Buckets: []float64{1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600},
+	})
+}
+
 // taken notes changes that are to be put in force, and when the first of them was received; zero if
-// none was.
-func (m *metrics) taken(received time.Time) {
+// none was. It also notes when the oldest of them was written in the API; zero if that is not known.
+func (m *metrics) taken(received, written time.Time) {
 	if m.received.IsZero() {
 		m.received = received
+	}
+	if m.written.IsZero() || !written.IsZero() && written.Before(m.written) {
+		m.written = written
 	}
 }
 
@@ -54,8 +76,14 @@ func (m *metrics) inForce() {
 	if !m.received.IsZero() {
 		m.enforcement.Observe(time.Since(m.received).Seconds())
 	}
-	m.received = time.Time{}
+	if !m.written.IsZero() {
+		m.fromAPI.Observe(max(0, time.Since(m.written).Seconds()))
+	}
+	m.forget()
 }
+
+// forget notes that no change waits to be put in force: the cluster has no policies.
+func (m *metrics) forget() { m.received, m.written = time.Time{}, time.Time{} }
 
 // count adds the packets that were dropped since the last call. The programs count from the creation
 // of their maps on.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -73,11 +72,12 @@ func TestTheTimeToEnforcementIsMeasured(t *testing.T) {
 	r.add("a")
 	r.add("b")
 	measured := func() uint64 {
-		var m dto.Metric
-		if err := r.metrics.enforcement.Write(&m); err != nil {
-			t.Fatal(err)
-		}
-		return m.GetHistogram().GetSampleCount()
+		count, _ := histogram(t, r.metrics.enforcement)
+		return count
+	}
+	fromAPI := func() uint64 {
+		count, _ := histogram(t, r.metrics.fromAPI)
+		return count
 	}
 	r.server.Put(networkPolicies, allow("b", "a", 80))
 	r.waitUntil("policies enforced", r.Enforcing)
@@ -85,6 +85,15 @@ func TestTheTimeToEnforcementIsMeasured(t *testing.T) {
 	if before == 0 {
 		t.Error("the first policy is not measured")
 	}
+	if n := fromAPI(); n != 1 {
+		t.Errorf("%d measurements from the creation of the first policy in the API, want 1", n)
+	}
 	r.server.Put(networkPolicies, allow("b", "a", 81))
 	r.waitUntil("another measurement", func() bool { return measured() > before })
+	r.stop()
+	r.start()
+	r.waitUntil("policies enforced by the next agent", r.Enforcing)
+	if n := fromAPI(); measured() == 0 || n != 0 {
+		t.Errorf("%d measurements from the API after a restart, want none of the list", n)
+	}
 }

@@ -168,6 +168,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 			return time.Time{}, nil // what an earlier agent left goes on enforcing
 		}
 		c.Objects.Take() // turnOn asks for all again
+		c.metrics.forget()
 		c.faults = newFaults()
 		return time.Time{}, c.turnOff(ctx)
 	}

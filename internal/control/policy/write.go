@@ -20,10 +20,15 @@ func (c *Controller) commit() error {
 		c.metrics.inForce() // what was received is about other nodes
 		return nil
 	}
-	if err := c.apply(change); err != nil {
+	w := c.writer()
+	err := w.enforce(change)
+	if err == nil {
+		c.metrics.inForce()
+		err = w.remove(change)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("write policies: %w", err), reset(c))
 	}
-	c.metrics.inForce()
 	c.metrics.commit.Observe(time.Since(began).Seconds())
 	c.metrics.operations.Add(float64(change.Len()))
 	c.Log.Debug("policies written", "operations", change.Len(), "took", time.Since(began))
@@ -36,8 +41,10 @@ func Write(d *bpf.Datapath, change policy.Change) error {
 	return writer{maps: &d.Maps, state: d.State}.change(change)
 }
 
-func (c *Controller) apply(change policy.Change) error {
-	return writer{maps: &c.datapath.Maps, state: c.datapath.State, cut: c.faults.cut}.change(change)
+func (c *Controller) apply(change policy.Change) error { return c.writer().change(change) }
+
+func (c *Controller) writer() writer {
+	return writer{maps: &c.datapath.Maps, state: c.datapath.State, cut: c.faults.cut}
 }
 
 // writer executes the engine's operations on the kernel's maps.
@@ -49,6 +56,14 @@ type writer struct {
 
 // change executes a change in the order of its phases.
 func (w writer) change(change policy.Change) error {
+	if err := w.enforce(change); err != nil {
+		return err
+	}
+	return w.remove(change)
+}
+
+// enforce puts a change in force.
+func (w writer) enforce(change policy.Change) error {
 	for _, phase := range [][]policy.Operation{change.Before, change.Switch} {
 		if err := w.write(phase); err != nil {
 			return err
@@ -56,6 +71,18 @@ func (w writer) change(change policy.Change) error {
 	}
 	if change.Epoch {
 		w.state.NextEpoch()
+	}
+	return nil
+}
+
+// remove deletes what a change in force has replaced, once no program judges by it: without its rows and
+// classes a packet would be denied, or be judged as one of a peer that no policy names.
+func (w writer) remove(change policy.Change) error {
+	if len(change.After) == 0 {
+		return nil
+	}
+	if err := bpf.WaitForPrograms(); err != nil {
+		return err
 	}
 	return w.write(change.After)
 }

@@ -33,8 +33,8 @@ type Change struct {
 	// Switch alters verdicts: classes of peers that changed, and the sets of endpoints.
 	Switch []Operation
 	// After deletes what is not used any longer. A program that has begun to judge a packet may
-	// still read it: a pause of some milliseconds before this phase avoids that such a packet is
-	// dropped. The next change may only be applied after this phase.
+	// still read it: wait until it has ended before this phase, or the packet is judged by a part of
+	// its set. The next change may only be applied after this phase.
 	After []Operation
 	// Epoch is set if a connection that an unchanged set allowed may be denied now, because the
 	// class of its peer changed: live connections must be judged again. Those of an endpoint

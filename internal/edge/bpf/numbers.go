@@ -39,6 +39,9 @@ func (d *Datapath) DeleteUnused(keep ...uint32) (found Numbers, stay Entries, er
 		}
 		found.Scope, found.Ports = max(found.Scope, set.Scope), max(found.Ports, set.Ports)
 	}
+	if err := WaitForPrograms(); err != nil { // which may judge by what was in force before
+		return found, stay, err
+	}
 	return found, stay, d.delete(used, &found, stay)
 }
 

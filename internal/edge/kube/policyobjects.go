@@ -53,6 +53,10 @@ type PolicyChanges struct {
 	Accounts map[policy.PodRef]string
 	// Since is when the first of these changes was received; zero: none was since the last call.
 	Since time.Time
+	// Written is when the API server wrote the oldest change of a policy among them, in whole
+	// seconds of its clock. It is zero without a change that was seen by a watch and has a time of
+	// its own; see policyState.watched.
+	Written time.Time
 }
 
 // PolicyObject is a policy of the API with what the conversion found in it.

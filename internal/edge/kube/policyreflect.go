@@ -178,7 +178,7 @@ func (p *PolicyObjects) policyReflector() *cache.Reflector {
 	lw := cache.NewListWatchFromClient(p.opts.Client.Core.NetworkingV1().RESTClient(), "networkpolicies", metav1.NamespaceAll, fields.Everything())
 	return reflector("networkpolicies", &networkingv1.NetworkPolicy{}, lw, rows[policyRow]{
 		convert: policyRowFrom,
-		set:     func(row policyRow) { p.update(func() bool { return p.known.setPolicy(row) }, p.policies, p.dirty) },
+		set:     func(row policyRow) { p.update(func() bool { return p.known.watched(row) }, p.policies, p.dirty) },
 		remove: func(namespace, name string) {
 			row := policyRow{ref: policy.Ref{Kind: policy.KindNetworkPolicy, Namespace: namespace, Name: name}}
 			p.update(func() bool { return p.known.setPolicy(row) }, p.policies, p.dirty)

@@ -40,6 +40,26 @@ func (s *policyState) setPolicy(row policyRow) bool {
 	return true
 }
 
+// watched enters a policy that a watch has shown, and notes when it was written. A list has what was
+// written at any time before, so its times are none of changes. The time of an update is known if it is
+// later than that of the version before: without managed fields an object has that of its
+// creation. A second update within a second is therefore not counted. A deletion has no time:
+// deletionTimestamp is that of the request, and until all finalizers are removed the policy is in force.
+func (s *policyState) watched(row policyRow) bool {
+	was, known := s.policies[row.ref]
+	if !s.setPolicy(row) {
+		return false
+	}
+	written := row.object.Created
+	if known && !written.After(was.object.Created) {
+		return true
+	}
+	if s.pending.Written.IsZero() || written.Before(s.pending.Written) {
+		s.pending.Written = written
+	}
+	return true
+}
+
 // setNamespace enters the labels of a namespace; gone deletes it.
 func (s *policyState) setNamespace(row namespaceRow) bool {
 	was, known := s.namespaces[row.name]
