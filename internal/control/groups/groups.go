@@ -45,6 +45,8 @@ type Groups interface {
 	Known() bool
 	Synced() bool
 	Copied() bool
+	// Denied is why the API server does not let SecurityGroups be read; empty if it does.
+	Denied() string
 	State() *kube.GroupState
 }
 

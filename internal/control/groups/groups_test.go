@@ -31,18 +31,20 @@ const (
 
 // objects are what a cluster has: both kinds of objects.
 type objects struct {
-	known, synced, copied, needed bool
-	changes                       kube.PolicyChanges
-	all                           map[policy.PodRef]*policy.Pod
-	state                         *kube.GroupState
-	vpc                           vpc.ID
-	mu                            sync.Mutex // of state
+	known, synced, copied, needed, any bool
+	changes                            kube.PolicyChanges
+	all                                map[policy.PodRef]*policy.Pod
+	state                              *kube.GroupState
+	vpc                                vpc.ID
+	denied                             string
+	mu                                 sync.Mutex // of state
 }
 
 func (o *objects) Known() bool          { return o.known }
 func (o *objects) Synced() bool         { return o.synced }
 func (o *objects) Copied() bool         { return o.copied }
-func (o *objects) Any() bool            { return false }
+func (o *objects) Any() bool            { return o.any }
+func (o *objects) Denied() string       { return o.denied }
 func (o *objects) NeedPods(needed bool) { o.needed = needed }
 func (o *objects) Again() {
 	o.changes.Pods = o.all
@@ -248,6 +250,8 @@ func TestAPodIsRefusedUnlessItsGroupsCanBeApplied(t *testing.T) {
 		"nothing is known":            {shopPod("plain", "x"), func(o *objects) { o.known = false }, "the API server has not listed", true},
 		"its VPC is not known":        {shopPod("plain", "x"), func(o *objects) { o.vpc = "" }, "EC2 has not shown the node's VPC", true},
 		"its group was not read":      {shopPod("web", "x"), func(o *objects) { o.edit(give("web", web, "sg-00000099")) }, securitygroup.ErrGroupNotRead.Error(), true},
+		"groups may not be read":      {shopPod("web", "x"), func(o *objects) { o.edit(give("web", "sg-00000099")); o.denied = "apply node-groups" }, "apply node-groups", true},
+		"not selected, none are read": {shopPod("plain", "x"), func(o *objects) { o.denied = "apply node-groups" }, "", false},
 		"EC2 has no such group":       {shopPod("web", "x"), func(o *objects) { o.state.Groups[web] = kube.GroupObject{Absent: true} }, `security group "sg-0000000a" does not exist in vpc-1: ` + securitygroup.ErrUnknownGroup.Error(), false},
 		"its group is of another VPC": {shopPod("web", "x"), func(o *objects) { o.state.Groups[web] = kube.GroupObject{VPC: "vpc-2"} }, `security group "sg-0000000a" does not exist in vpc-1: ` + securitygroup.ErrForeignGroup.Error(), false},
 		"its group is no id":          {shopPod("web", "x"), func(o *objects) { o.edit(give("web", "web")) }, securitygroup.ErrMalformedGroup.Error(), false},
@@ -352,6 +356,36 @@ func TestPodsOfExcludedNamespacesHaveTheGroupsOfTheirNode(t *testing.T) {
 	g.Excluded = nil
 	if err := c.Admit(t.Context(), (*node)[0]); err == nil {
 		t.Error("without the exclusion it is not refused")
+	}
+}
+
+// On a node that cannot enforce, the pods start of which it would enforce nothing. Network policies select
+// by other labels, and may be for each of them.
+func TestPodsThatNothingIsEnforcedOfAreSpared(t *testing.T) {
+	o, g := cluster()
+	g.Branches, g.Excluded = true, []string{"kube-system"}
+	branched, dns := shopPod("web", "x"), shopPod("web", "x")
+	branched.BranchInterface, dns.Namespace = true, "kube-system"
+	all := give("all", web)
+	all.Ref.Namespace, all.PodSelector = "kube-system", &metav1.LabelSelector{}
+	o.edit(append(o.state.Policies, all)...)
+	spared := func() (out []bool) {
+		for _, p := range []kube.Pod{shopPod("web", "x"), shopPod("plain", "x"), branched, dns} {
+			out = append(out, g.Spared(p))
+		}
+		return out
+	}
+	if got, want := spared(), []bool{false, true, true, true}; !slices.Equal(got, want) {
+		t.Errorf("a late pod, one without groups, one with a branch, one of kube-system: %v, want %v", got, want)
+	}
+	none := []bool{false, false, false, false}
+	o.any = true
+	if got := spared(); !slices.Equal(got, none) {
+		t.Errorf("with network policies: %v", got)
+	}
+	o.any, o.known = false, false
+	if got := spared(); !slices.Equal(got, none) {
+		t.Errorf("while nothing is known: %v", got)
 	}
 }
 

@@ -108,7 +108,27 @@ func (c Component) refusal(p kube.Pod) error {
 	c.Objects.update()
 	c.Objects.mu.Lock()
 	defer c.Objects.mu.Unlock()
-	return c.Objects.selector.decide(p.Selectable()).Refusal
+	err := c.Objects.selector.decide(p.Selectable()).Refusal
+	if denied := c.Objects.Groups.Denied(); denied != "" && errors.Is(err, securitygroup.ErrGroupNotRead) {
+		return fmt.Errorf("%w: %s", err, denied)
+	}
+	return err
+}
+
+// Spared reports whether a pod may start on a node that cannot enforce: the cluster has no network policies, and
+// the pod has a branch, or no SecurityGroupPolicy selects it where pods without a branch have the groups of their
+// node.
+func (o *Objects) Spared(p kube.Pod) bool {
+	if !o.Known() || o.Policies.Any() {
+		return false
+	}
+	if p.BranchInterface || slices.Contains(o.Excluded, p.Namespace) && !p.Requests {
+		return true
+	}
+	o.update()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.selector.decide(p.Selectable()).Verdict == securitygroup.NotSelected
 }
 
 // Ready implements control/cni.Component.

@@ -26,6 +26,12 @@ func (c *Controller) Admit(_ context.Context, pod kube.Pod) error {
 	return nil
 }
 
+// spares reports whether a pod starts although the node cannot enforce: nothing of what is enforced would be for
+// it, and no program would drop its packets.
+func (c *Controller) spares(pod kube.Pod) bool {
+	return c.Spared != nil && !c.on.called && !c.on.orphaned && c.problem != "" && c.Spared(pod)
+}
+
 // Ready implements control/cni.Component: it returns once the policies that select the pod are
 // in force for its link, which is still down.
 func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) error {
@@ -40,11 +46,16 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 		if !c.Objects.Any() {
 			return nil
 		}
-		if err := c.problem.refuses(); err != nil {
-			return err // the loop tries again
+		err := c.problem.refuses() // the loop tries again
+		if err == nil {
+			if err = c.turnOn(ctx); err != nil {
+				c.Loop.Mark()
+			}
 		}
-		if err := c.turnOn(ctx); err != nil {
-			c.Loop.Mark()
+		if err != nil && admitted && c.spares(read.pod) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -275,3 +275,36 @@ func TestPodsAreWatchedWithoutPoliciesOnRequest(t *testing.T) {
 		}
 	}
 }
+
+// An agent that was rolled out without its rights knows which pods have groups, and refuses no other pods. One
+// refusal alone may be of a server that has not read its roles yet.
+func TestSecurityGroupsThatMayNotBeReadAreNamed(t *testing.T) {
+	for _, status := range []int{http.StatusForbidden, http.StatusNotFound} {
+		s := groupServer(t)
+		s.Refuse(securityGroups, status)
+		r := reflectGroups(t, s, "")
+		r.until("policies and accounts are listed", func() bool { _, known := r.Decide(securitygroup.Pod{}); return known })
+		if r.Copied() {
+			t.Error("there is a copy")
+		}
+		r.until("the refusal is known", func() bool { return r.Denied() != "" })
+		if !r.Known() || !r.Synced() || len(r.State().Policies) == 0 || len(r.State().Groups) != 0 {
+			t.Errorf("known %v, synced %v, %+v", r.Known(), r.Synced(), r.State())
+		}
+		if text := r.Denied(); !strings.Contains(text, "securitygroups.trunkline.dev") || !strings.Contains(text, "deploy/components/node-groups") {
+			t.Errorf("denied: %s", text)
+		}
+		s.Refuse(securityGroups, 0)
+		r.until("the groups are listed", func() bool { return len(r.State().Groups) > 0 })
+		if r.Denied() != "" || !r.Synced() {
+			t.Errorf("denied: %s", r.Denied())
+		}
+	}
+	s := groupServer(t)
+	s.RefuseNext(securityGroups, http.StatusForbidden, 1)
+	r := reflectGroups(t, s, "")
+	r.until("the groups are listed", func() bool { return len(r.State().Groups) > 0 || r.Denied() != "" })
+	if r.Denied() != "" {
+		t.Errorf("after one refusal: %s", r.Denied())
+	}
+}

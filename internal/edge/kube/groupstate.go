@@ -13,6 +13,8 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/grouprules"
 	"github.com/trunkline/trunkline/internal/core/policy"
@@ -27,6 +29,8 @@ type groupState struct {
 	accounts reflected[securitygroup.Account]
 	groups   reflected[groupSpec]
 	seeded   bool // the objects are, or were, those of a snapshot
+	refusals int  // of the list of SecurityGroups, in a row
+	denied   string
 	version  uint64
 	built    *GroupState        // of this version; nil: to be made
 	compiled *securitygroup.Set // the policies of this version; nil: to be made
@@ -39,6 +43,28 @@ func newGroupState(o GroupOptions) groupState {
 }
 
 func (s *groupState) listed() bool { return s.policies.listed && s.accounts.listed && s.groups.listed }
+
+// selects reports whether the API server has listed what selects pods.
+func (s *groupState) selects() bool { return s.policies.listed && s.accounts.listed }
+
+// answered is listed, or that the API server denies SecurityGroups: without them nothing is allowed to the pods that
+// a policy selects.
+func (s *groupState) answered() bool { return s.selects() && (s.groups.listed || s.denied != "") }
+
+// deny notes an error of the list of SecurityGroups. One refusal alone may be that of an API server that has just
+// started and has not read its roles.
+func (s *groupState) deny(err error) bool {
+	if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+		s.refusals = 0
+		return false
+	}
+	s.refusals++
+	if s.groups.listed || s.refusals < 2 || s.denied != "" {
+		return false
+	}
+	s.denied = err.Error()
+	return true
+}
 
 func (s *groupState) changed() { s.version, s.built, s.compiled = s.version+1, nil, nil }
 
