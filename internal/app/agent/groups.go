@@ -249,7 +249,7 @@ func (g *enforcedGroups) reportDenied(report func()) {
 }
 
 // pods are those of the node, with their groups.
-func (g *enforcedGroups) pods(of policy.Pods) policy.Pods {
+func (g *enforcedGroups) pods(of Cluster) policy.Pods {
 	if g == nil {
 		return of
 	}

@@ -37,7 +37,8 @@ type objects struct {
 	state                              *kube.GroupState
 	vpc                                vpc.ID
 	denied                             string
-	mu                                 sync.Mutex // of state
+	kept                               map[string][]vpc.SecurityGroupID // as saved
+	mu                                 sync.Mutex                       // of state
 }
 
 func (o *objects) Known() bool          { return o.known }
@@ -54,6 +55,9 @@ func (o *objects) Take() kube.PolicyChanges {
 	defer func() { o.changes = kube.PolicyChanges{} }()
 	return o.changes
 }
+
+func (o *objects) Kept() map[string][]vpc.SecurityGroupID     { return o.kept }
+func (o *objects) Keep(kept map[string][]vpc.SecurityGroupID) { o.kept = kept }
 
 // groupObjects have no changes of their own.
 type groupObjects struct{ *objects }
@@ -389,7 +393,64 @@ func TestPodsThatNothingIsEnforcedOfAreSpared(t *testing.T) {
 	}
 }
 
+// A pod of which the policy becomes unusable keeps its last groups over a restart of the agent; a later pod of its
+// name has none.
+func TestAPodKeepsItsLastGroupsOverARestart(t *testing.T) {
+	unusable := func(o *objects) { o.edit(give("web", web, "sg-00000099")) }
+	pod := shopPod("web", "x")
+	pod.UID = "uid-1"
+	node := &nodePods{pod}
+	of := func(g *groups.Objects) string {
+		list := (groups.Pods{Objects: g, Of: node}).Pods()
+		text, _ := labelsOf(kube.PolicyChanges{Pods: map[policy.PodRef]*policy.Pod{{Namespace: "shop", Name: "web"}: {Labels: list[0].Labels}}}, "web")
+		return text
+	}
+	o, g := cluster()
+	if got := of(g); got != inWeb {
+		t.Fatalf("labels %q", got)
+	}
+	unusable(o)
+	if got := of(g); got != inWeb || len(o.kept["uid-1"]) != 1 {
+		t.Errorf("before a restart: labels %q, kept %v", got, o.kept)
+	}
+	restarted := func(change func(*objects)) *groups.Objects {
+		next, _ := cluster()
+		next.kept = maps.Clone(o.kept)
+		change(next)
+		return groups.New(groups.Deps{Policies: next, Groups: groupObjects{next}, VPC: func() vpc.ID { return next.vpc }})
+	}
+	if got := of(restarted(unusable)); got != inWeb {
+		t.Errorf("after a restart: labels %q, want %q", got, inWeb)
+	}
+	if got := of(restarted(func(o *objects) { o.edit(give("db", db)) })); got != "" {
+		t.Errorf("not selected any more: labels %q", got)
+	}
+	if got, want := of(restarted(func(o *objects) { o.edit(give("web", db)) })), inDB; got != want {
+		t.Errorf("selected with another group: labels %q, want %q", got, want)
+	}
+	again := restarted(unusable)
+	(*node)[0].UID = ""
+	if got := of(again); got != "isolated" {
+		t.Errorf("a pod without a uid has %q", got)
+	}
+	(*node)[0].UID, again = "uid-1", restarted(unusable)
+	if got := of(again); got != inWeb {
+		t.Errorf("labels %q", got)
+	}
+	(*node)[0].UID = "uid-2"
+	if got := of(again); got != "isolated" {
+		t.Errorf("a later pod of the name has %q", got)
+	}
+	*node = append(nodePods{}, shopPod("plain", "x"))
+	of(again)
+	(*node)[0] = pod
+	if got := of(again); got != "isolated" {
+		t.Errorf("a pod that was gone has %q", got)
+	}
+}
+
 // nodePods are the pods of a node.
 type nodePods []kube.Pod
 
 func (n *nodePods) Pods() []kube.Pod { return *n }
+func (n *nodePods) Synced() bool     { return true }

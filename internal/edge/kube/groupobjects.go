@@ -25,7 +25,8 @@ type GroupOptions struct {
 	// Accounts and Groups have service accounts and SecurityGroups reflected, besides policies.
 	Accounts, Groups bool
 	// SnapshotPath is the file that all objects are saved to; empty saves none. The content at
-	// start is used until the API server has listed the objects. It holds nothing of the node.
+	// start is used until the API server has listed the objects. It holds nothing of the node but what Keep
+	// has saved, by uids of pods.
 	SnapshotPath string
 	// Changed is called after each change of State; it must not block. May be nil.
 	Changed func()
@@ -114,6 +115,21 @@ func (g *GroupObjects) State() *GroupState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.known.state()
+}
+
+// Kept are the groups that Keep has saved, also by an earlier process.
+func (g *GroupObjects) Kept() map[string][]vpc.SecurityGroupID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known.kept
+}
+
+// Keep saves the last groups of pods, by uid, with the snapshot. They must not be modified after the call.
+func (g *GroupObjects) Keep(groups map[string][]vpc.SecurityGroupID) {
+	g.mu.Lock()
+	g.known.kept = groups
+	g.mu.Unlock()
+	signal(g.dirty)
 }
 
 // Decide decides for a pod by the policies, whether its groups are known or not. It reports false if

@@ -18,6 +18,7 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
@@ -301,10 +302,40 @@ func TestSecurityGroupsThatMayNotBeReadAreNamed(t *testing.T) {
 		}
 	}
 	s := groupServer(t)
-	s.RefuseNext(securityGroups, http.StatusForbidden, 1)
+	s.RefuseNext(securityGroups, http.StatusForbidden, 2) // of a list by a watch, and of the list after it
 	r := reflectGroups(t, s, "")
 	r.until("the groups are listed", func() bool { return len(r.State().Groups) > 0 || r.Denied() != "" })
 	if r.Denied() != "" {
 		t.Errorf("after one refusal: %s", r.Denied())
+	}
+}
+
+// The last groups of pods are in the snapshot. What no pod can have is not read from it.
+func TestTheLastGroupsOfPodsAreSavedAndChecked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "groups.json")
+	s := groupServer(t)
+	r := reflectGroups(t, s, path)
+	r.until("synced", r.Synced)
+	want := map[string][]vpc.SecurityGroupID{"uid-1": {"sg-0000000a", "sg-0000000b"}}
+	r.Keep(want)
+	r.stop() // saves
+	s.SetDown(true)
+	again := reflectGroups(t, s, path)
+	if got := again.Kept(); !reflect.DeepEqual(got, want) {
+		t.Errorf("kept %v, want %v", got, want)
+	}
+	again.stop()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat(`"sg-0000000a",`, 16) + `"sg-0000000a"`
+	wrong := strings.Replace(string(text), `"kept":{`, `"kept":{"":["sg-0000000a"],"uid-2":["web"],"uid-3":[],"uid-4":[`+long+`],"uid-5":["sg-0000000a","../x"],`, 1)
+	if err := os.WriteFile(path, []byte(wrong), 0o600); err != nil || wrong == string(text) {
+		t.Fatal(err, string(text))
+	}
+	last := reflectGroups(t, s, path)
+	if got := last.Kept(); !reflect.DeepEqual(got, want) || !last.Known() {
+		t.Errorf("kept %v, want %v; known %v", got, want, last.Known())
 	}
 }
