@@ -371,7 +371,7 @@ func TestPodsThatNothingIsEnforcedOfAreSpared(t *testing.T) {
 	branched, dns := shopPod("web", "x"), shopPod("web", "x")
 	branched.BranchInterface, dns.Namespace = true, "kube-system"
 	all := give("all", web)
-	all.Ref.Namespace, all.PodSelector = "kube-system", &metav1.LabelSelector{}
+	all.Namespace, all.PodSelector = "kube-system", &metav1.LabelSelector{}
 	o.edit(append(o.state.Policies, all)...)
 	spared := func() (out []bool) {
 		for _, p := range []kube.Pod{shopPod("web", "x"), shopPod("plain", "x"), branched, dns} {

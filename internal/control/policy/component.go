@@ -28,8 +28,20 @@ func (c *Controller) Admit(_ context.Context, pod kube.Pod) error {
 
 // spares reports whether a pod starts although the node cannot enforce: nothing of what is enforced would be for
 // it, and no program would drop its packets.
-func (c *Controller) spares(pod kube.Pod) bool {
+func spares(c *Controller, pod kube.Pod) bool {
 	return c.Spared != nil && !c.on.called && !c.on.orphaned && c.problem != "" && c.Spared(pod)
+}
+
+// startFor begins to enforce for an ADD, unless that has failed already: the loop tries again.
+func startFor(ctx context.Context, c *Controller) error {
+	if err := c.problem.refuses(); err != nil {
+		return err
+	}
+	err := c.turnOn(ctx)
+	if err != nil {
+		c.Loop.Mark()
+	}
+	return err
 }
 
 // Ready implements control/cni.Component: it returns once the policies that select the pod are
@@ -46,16 +58,10 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 		if !c.Objects.Any() {
 			return nil
 		}
-		err := c.problem.refuses() // the loop tries again
-		if err == nil {
-			if err = c.turnOn(ctx); err != nil {
-				c.Loop.Mark()
+		if err := startFor(ctx, c); err != nil {
+			if admitted && spares(c, read.pod) {
+				return nil
 			}
-		}
-		if err != nil && admitted && c.spares(read.pod) {
-			return nil
-		}
-		if err != nil {
 			return err
 		}
 	}

@@ -148,7 +148,7 @@ func New(d Deps) *Controller {
 		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{}, ended: map[endpoint.ID]bool{},
 		admitted: map[policy.PodRef]admission{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, on: enforcing{turned: make(chan struct{}, 1)},
 	}
-	c.Deps.Judge = func(ctx context.Context, by ruleset.Programs) error {
+	c.Judge = func(ctx context.Context, by ruleset.Programs) error {
 		err := d.Judge(ctx, by)
 		if err == nil {
 			c.on.called = by.Forward != ""
