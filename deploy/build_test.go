@@ -25,7 +25,12 @@ func build(t *testing.T, overlay string) resmap.ResMap {
 // built returns one object of an overlay.
 func built[T any](t *testing.T, overlay, kind, name string) (out T) {
 	t.Helper()
-	for _, r := range build(t, overlay).Resources() {
+	return objectOf[T](t, build(t, overlay), kind, name)
+}
+
+func objectOf[T any](t *testing.T, all resmap.ResMap, kind, name string) (out T) {
+	t.Helper()
+	for _, r := range all.Resources() {
 		if r.GetKind() != kind || r.GetName() != name {
 			continue
 		}
@@ -38,7 +43,7 @@ func built[T any](t *testing.T, overlay, kind, name string) (out T) {
 		}
 		return out
 	}
-	t.Fatalf("overlay %s has no %s %s", overlay, kind, name)
+	t.Fatalf("no %s %s", kind, name)
 	return out
 }
 

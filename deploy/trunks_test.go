@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/api/resource"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
@@ -32,30 +34,7 @@ func TestOnlyTheComponentOfTrunksHasTheControllerMakeBranches(t *testing.T) {
 			t.Errorf("overlay %s: %s is %q", overlay, setting, got)
 		}
 	}
-	files := filesys.MakeFsInMemory()
-	for _, dir := range []string{"base", "crds", "components"} {
-		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || e.IsDir() {
-				return err
-			}
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			return files.WriteFile("/"+path, text)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	overlay := "resources: [../base]\ncomponents: [../components/cninode, ../components/securitygrouppolicy, ../components/trunks]\n"
-	if err := files.WriteFile("/own/kustomization.yaml", []byte(overlay)); err != nil {
-		t.Fatal(err)
-	}
-	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/own")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := rendered(t, "components: [../components/cninode, ../components/securitygrouppolicy, ../components/trunks]\n")
 	found := map[string]bool{}
 	for _, r := range all.Resources() {
 		found[r.GetKind()+" "+r.GetName()] = true
@@ -77,6 +56,44 @@ func TestOnlyTheComponentOfTrunksHasTheControllerMakeBranches(t *testing.T) {
 	} {
 		if !found[name] {
 			t.Errorf("no %s", name)
+		}
+	}
+}
+
+// By default a node enforces the groups of a pod that matches too late. What agents and the controller need for
+// that comes with each component that has branches, and the controller knows the mode.
+func TestComponentsWithBranchesBringWhatNodesNeedToEnforceGroups(t *testing.T) {
+	const setting = "TRUNKLINE_SECURITY_GROUPS_FOR_PODS"
+	for component, value := range map[string]string{"trunks": "own", "managed": "managed", "auto": "auto"} {
+		all := rendered(t, "components: [../components/cninode, ../components/securitygrouppolicy, ../components/"+component+"]\n")
+		for _, role := range []string{"trunkline-agent-branches", "trunkline-agent-groups", "trunkline-controller-groups"} {
+			for _, kind := range []string{"ClusterRole", "ClusterRoleBinding"} {
+				if !slices.ContainsFunc(all.Resources(), func(r *resource.Resource) bool { return r.GetKind() == kind && r.GetName() == role }) {
+					t.Errorf("component %s has no %s %s", component, kind, role)
+				}
+			}
+		}
+		controller := objectOf[appsv1.Deployment](t, all, "Deployment", "trunkline-controller").Spec.Template.Spec
+		agent := objectOf[appsv1.DaemonSet](t, all, "DaemonSet", "trunkline-agent").Spec.Template.Spec
+		of := slices.Concat(controller.Containers, agent.InitContainers[:1], agent.Containers)
+		if component == "trunks" {
+			of = controller.Containers // agents have the setting of the overlay
+		}
+		for _, c := range of {
+			var values []string
+			for _, v := range c.Env {
+				if v.Name == setting {
+					values = append(values, v.Value)
+				}
+			}
+			if !slices.Equal(values, []string{value}) {
+				t.Errorf("component %s, container %s: %s is %q, want %s", component, c.Name, setting, values, value)
+			}
+		}
+	}
+	for _, overlay := range []string{"lab-security-groups", "lab-managed-groups", "lab-auto-groups"} { // they build, with each role once
+		if r := built[rbacv1.ClusterRole](t, overlay, "ClusterRole", "trunkline-agent-groups"); len(r.Rules) == 0 {
+			t.Errorf("overlay %s: ClusterRole trunkline-agent-groups has no rules", overlay)
 		}
 	}
 }
@@ -103,4 +120,33 @@ func TestTheComponentOfAllModesHasEachNodeChooseItsOwn(t *testing.T) {
 			t.Errorf("no ClusterRole %s", role)
 		}
 	}
+}
+
+// rendered are the objects of an overlay of base with these lines.
+func rendered(t *testing.T, lines string) resmap.ResMap {
+	t.Helper()
+	files := filesys.MakeFsInMemory()
+	for _, dir := range []string{"base", "crds", "components"} {
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return files.WriteFile("/"+path, text)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := files.WriteFile("/own/kustomization.yaml", []byte("resources: [../base]\n"+lines)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

@@ -55,7 +55,7 @@ func violates(b *branched, kind string, n int) {
 func TestTheAuditCountsARunningPodThatAPolicySelects(t *testing.T) {
 	t.Parallel()
 	b := newBranched(t, "strict")
-	b.start()
+	b.start("pod-security-group-late-match=report")
 	pod := b.putPlain("late", "late")
 	if err := b.Add(pod); err != nil {
 		t.Fatal(err)

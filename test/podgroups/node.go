@@ -241,6 +241,9 @@ func (n *Node) restore(ctx context.Context) error {
 	})
 }
 
+// Synced implements the pods of control/groups: all that the node has are listed.
+func (*Node) Synced() bool { return true }
+
 // Pods implements control/policy.Pods.
 func (n *Node) Pods() []kube.Pod {
 	n.mu.Lock()

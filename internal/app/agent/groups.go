@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,6 +18,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/groupmode"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
@@ -83,7 +85,7 @@ func newGroups(a *agent) (*groups, error) {
 	g.Policies = g.check.Policies
 	audit := branch.AuditDeps{
 		Log: a.log, State: a.state, Pods: a.cluster, Policies: g.check.Policies, Events: a.events, Record: deps.Record, Owned: a.cluster.modes.Records,
-		NodeEnforces: a.cfg.NodeGroups(), Excluded: g.check.Excluded, Registry: a.deps.Registry,
+		NodeEnforces: a.cfg.NodeGroups(), Unable: a.policies.unable, Excluded: g.check.Excluded, Registry: a.deps.Registry,
 	}
 	if deps.Groups != nil {
 		audit.Groups = a.backend.allGroups
@@ -205,6 +207,7 @@ type enforcedGroups struct {
 	objects GroupObjects
 	judged  *podgroups.Objects
 	events  Events
+	denied  atomic.Bool // it was reported that the groups may not be read
 }
 
 // groupsWithin bounds how long an ADD waits for groups that are not known. EC2 is read a second after
@@ -216,7 +219,11 @@ func newEnforcedGroups(a *agent, p *policies) *enforcedGroups {
 	if !a.cfg.NodeGroups() || a.deps.Groups == nil {
 		return nil
 	}
-	g := &enforcedGroups{objects: a.deps.Groups(p.changed), events: a.events}
+	g := &enforcedGroups{events: a.events}
+	g.objects = a.deps.Groups(func() {
+		p.changed()
+		g.reportDenied(a.reporter.Loop.Mark)
+	})
 	g.judged = podgroups.New(podgroups.Deps{
 		Policies: p.objects, Groups: g.objects, VPC: func() vpc.ID { return a.state.Node().VPC }, Limit: a.cfg.GroupsPerInterface, Branches: a.cfg.Branches(), Judges: a.cluster.modes.NodeJudges,
 	})
@@ -226,12 +233,36 @@ func newEnforcedGroups(a *agent, p *policies) *enforcedGroups {
 	return g
 }
 
+// reasonNotRead is the reason of the event on a node that may not read the groups that it is to enforce.
+const reasonNotRead = "SecurityGroupsNotRead"
+
+// reportDenied reports once that the groups may not be read, and has the node reported when that changes.
+func (g *enforcedGroups) reportDenied(report func()) {
+	denied := g.objects.Denied()
+	if g.denied.Swap(denied != "") == (denied != "") {
+		return
+	}
+	if denied != "" {
+		g.events.NodeWarning(reasonNotRead, "Pods without a branch that a SecurityGroupPolicy selects are cut off on this node, or refused; others are not concerned: "+denied+".")
+	}
+	report()
+}
+
 // pods are those of the node, with their groups.
-func (g *enforcedGroups) pods(of policy.Pods) policy.Pods {
+func (g *enforcedGroups) pods(of Cluster) policy.Pods {
 	if g == nil {
 		return of
 	}
 	return podgroups.Pods{Objects: g.judged, Of: of}
+}
+
+// spared reports whether a pod may start on a node that cannot enforce; nil where none may: without branches every
+// pod of the node that has groups depends on the programs.
+func (g *enforcedGroups) spared(cfg config.Config) func(kube.Pod) bool {
+	if g == nil || !cfg.Branches() {
+		return nil
+	}
+	return g.judged.Spared
 }
 
 // component refuses pods that have groups which cannot be applied.

@@ -55,7 +55,7 @@ func newPolicies(a *agent) *policies {
 	p.objects = a.deps.Policies(p.changed)
 	p.groups = newEnforcedGroups(a, p)
 	p.Controller = policy.New(policy.Deps{
-		Log: a.log, State: a.state, Objects: p.judged(), Pods: p.groups.pods(a.cluster), Events: a.events, Links: a.host,
+		Spared: p.groups.spared(a.cfg), Log: a.log, State: a.state, Objects: p.judged(), Pods: p.groups.pods(a.cluster), Events: a.events, Links: a.host,
 		Open: func() (*bpf.Datapath, error) {
 			d, _, err := bpf.Open(datapath(a.cfg, a.log))
 			return d, err
@@ -149,6 +149,30 @@ func awaitLists(ctx context.Context, a *agent) {
 // listed reports whether the API server has listed what policies are judged on.
 func (p *policies) listed() bool { return p == nil || p.judged().Synced() }
 
+// unable is why the node cannot enforce the security groups of a pod, and what that means for it; empty if it can.
+func (p *policies) unable() string {
+	const remedy = ": delete the pod, so that its next one has a branch"
+	if p == nil || p.groups == nil {
+		return ""
+	}
+	if problem := p.Problem(); problem != "" {
+		return "its node cannot enforce groups: " + problem + ": it runs with the groups of its node, if none of its own were in force before" + remedy
+	}
+	if denied := p.groups.objects.Denied(); denied != "" && !p.groups.objects.Copied() {
+		return "its node knows no groups: " + denied + ": it is cut off" + remedy
+	}
+	return ""
+}
+
+// faults are what hinders a part of the enforcement.
+func (p *policies) faults() []string {
+	list := policy.Faults(p.Controller)
+	if p.groups != nil && p.groups.objects.Denied() != "" {
+		return append([]string{p.groups.objects.Denied()}, list...)
+	}
+	return list
+}
+
 // mark requests a pass: pods of the node changed.
 func (p *policies) mark() {
 	if p != nil {
@@ -177,5 +201,5 @@ func (p *policies) enforcement() report.Enforcement {
 	if p == nil {
 		return report.Enforcement{Off: true}
 	}
-	return report.Enforcement{Known: p.judged().Known(), Any: p.judged().Any(), On: p.Enforcing(), Problem: p.Problem(), Faults: drift.Summary(policy.Faults(p.Controller))}
+	return report.Enforcement{Known: p.judged().Known(), Any: p.judged().Any(), On: p.Enforcing(), Problem: p.Problem(), Spares: p.Spared != nil, Faults: drift.Summary(p.faults())}
 }

@@ -44,8 +44,11 @@ type AuditDeps struct {
 	// Groups reads the groups of branches from EC2, where the record is not Trunkline's; it omits branches
 	// that do not exist. nil: they are not compared.
 	Groups func(ctx context.Context, ids []vpc.ENIID) (map[vpc.ENIID][]vpc.SecurityGroupID, error)
-	// NodeEnforces: the node enforces the groups of pods without branches, which are not compared.
+	// NodeEnforces: the node enforces the groups of pods without branches, which are not compared while it
+	// can. Unable is why it cannot now, as on a kernel that lacks a feature, and what that means for a pod;
+	// empty if it can.
 	NodeEnforces bool
+	Unable       func() string
 	Excluded     []string // namespaces in which no pod is required to have a branch
 	Registry     prometheus.Registerer
 }
@@ -156,7 +159,10 @@ func (a *Audit) running() map[string]kube.Pod {
 func (a *Audit) wired() (list []securitygroup.Wired) {
 	byUID := a.running()
 	var object *vpcresources.CNINode
-	known := false
+	known, unable := false, ""
+	if a.NodeEnforces {
+		unable = a.Unable()
+	}
 	if a.Record != nil {
 		object, known = a.Record.Object()
 	}
@@ -165,10 +171,10 @@ func (a *Audit) wired() (list []securitygroup.Wired) {
 		if !ok || e.Stage != endpoint.Ready || p.ServiceAccount == "" && p.Static == "" {
 			continue
 		}
-		if a.NodeEnforces && e.Attachment.Kind != endpoint.Branch {
+		if a.NodeEnforces && unable == "" && e.Attachment.Kind != endpoint.Branch {
 			continue
 		}
-		w := securitygroup.Wired{Pod: p.Selectable()}
+		w := securitygroup.Wired{Pod: p.Selectable(), Unable: unable}
 		if e.Attachment.Kind == endpoint.Branch {
 			w.Branch = string(e.Attachment.Interface)
 			if entries, err := podeni.Decode(p.Annotations[vpc.AnnotationPodENI]); err == nil {

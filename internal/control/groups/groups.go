@@ -45,7 +45,12 @@ type Groups interface {
 	Known() bool
 	Synced() bool
 	Copied() bool
+	// Denied is why the API server does not let SecurityGroups be read; empty if it does.
+	Denied() string
 	State() *kube.GroupState
+	// Kept are the last groups of pods, by uid, as Keep had them saved; Keep does not block.
+	Kept() map[string][]vpc.SecurityGroupID
+	Keep(groups map[string][]vpc.SecurityGroupID)
 }
 
 // Deps is what Objects are made of.
@@ -79,6 +84,7 @@ type Objects struct {
 	given    map[policy.PodRef]*policy.Pod // as Take returned them
 	compiled map[policy.Ref]*kube.PolicyObject
 	applied  map[policy.PodRef][]vpc.SecurityGroupID // the last groups of pods that had some
+	kept     kept
 }
 
 // pod is a pod with its service account.
@@ -92,7 +98,7 @@ func New(d Deps) *Objects {
 	return &Objects{
 		Deps: d,
 		pods: map[policy.PodRef]pod{}, given: map[policy.PodRef]*policy.Pod{}, compiled: map[policy.Ref]*kube.PolicyObject{},
-		applied: map[policy.PodRef][]vpc.SecurityGroupID{},
+		applied: map[policy.PodRef][]vpc.SecurityGroupID{}, kept: newKept(d.Groups.Kept()),
 	}
 }
 

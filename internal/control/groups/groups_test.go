@@ -31,18 +31,21 @@ const (
 
 // objects are what a cluster has: both kinds of objects.
 type objects struct {
-	known, synced, copied, needed bool
-	changes                       kube.PolicyChanges
-	all                           map[policy.PodRef]*policy.Pod
-	state                         *kube.GroupState
-	vpc                           vpc.ID
-	mu                            sync.Mutex // of state
+	known, synced, copied, needed, any bool
+	changes                            kube.PolicyChanges
+	all                                map[policy.PodRef]*policy.Pod
+	state                              *kube.GroupState
+	vpc                                vpc.ID
+	denied                             string
+	kept                               map[string][]vpc.SecurityGroupID // as saved
+	mu                                 sync.Mutex                       // of state
 }
 
 func (o *objects) Known() bool          { return o.known }
 func (o *objects) Synced() bool         { return o.synced }
 func (o *objects) Copied() bool         { return o.copied }
-func (o *objects) Any() bool            { return false }
+func (o *objects) Any() bool            { return o.any }
+func (o *objects) Denied() string       { return o.denied }
 func (o *objects) NeedPods(needed bool) { o.needed = needed }
 func (o *objects) Again() {
 	o.changes.Pods = o.all
@@ -52,6 +55,9 @@ func (o *objects) Take() kube.PolicyChanges {
 	defer func() { o.changes = kube.PolicyChanges{} }()
 	return o.changes
 }
+
+func (o *objects) Kept() map[string][]vpc.SecurityGroupID     { return o.kept }
+func (o *objects) Keep(kept map[string][]vpc.SecurityGroupID) { o.kept = kept }
 
 // groupObjects have no changes of their own.
 type groupObjects struct{ *objects }
@@ -248,6 +254,8 @@ func TestAPodIsRefusedUnlessItsGroupsCanBeApplied(t *testing.T) {
 		"nothing is known":            {shopPod("plain", "x"), func(o *objects) { o.known = false }, "the API server has not listed", true},
 		"its VPC is not known":        {shopPod("plain", "x"), func(o *objects) { o.vpc = "" }, "EC2 has not shown the node's VPC", true},
 		"its group was not read":      {shopPod("web", "x"), func(o *objects) { o.edit(give("web", web, "sg-00000099")) }, securitygroup.ErrGroupNotRead.Error(), true},
+		"groups may not be read":      {shopPod("web", "x"), func(o *objects) { o.edit(give("web", "sg-00000099")); o.denied = "apply node-groups" }, "apply node-groups", true},
+		"not selected, none are read": {shopPod("plain", "x"), func(o *objects) { o.denied = "apply node-groups" }, "", false},
 		"EC2 has no such group":       {shopPod("web", "x"), func(o *objects) { o.state.Groups[web] = kube.GroupObject{Absent: true} }, `security group "sg-0000000a" does not exist in vpc-1: ` + securitygroup.ErrUnknownGroup.Error(), false},
 		"its group is of another VPC": {shopPod("web", "x"), func(o *objects) { o.state.Groups[web] = kube.GroupObject{VPC: "vpc-2"} }, `security group "sg-0000000a" does not exist in vpc-1: ` + securitygroup.ErrForeignGroup.Error(), false},
 		"its group is no id":          {shopPod("web", "x"), func(o *objects) { o.edit(give("web", "web")) }, securitygroup.ErrMalformedGroup.Error(), false},
@@ -355,7 +363,94 @@ func TestPodsOfExcludedNamespacesHaveTheGroupsOfTheirNode(t *testing.T) {
 	}
 }
 
+// On a node that cannot enforce, the pods start of which it would enforce nothing. Network policies select
+// by other labels, and may be for each of them.
+func TestPodsThatNothingIsEnforcedOfAreSpared(t *testing.T) {
+	o, g := cluster()
+	g.Branches, g.Excluded = true, []string{"kube-system"}
+	branched, dns := shopPod("web", "x"), shopPod("web", "x")
+	branched.BranchInterface, dns.Namespace = true, "kube-system"
+	all := give("all", web)
+	all.Namespace, all.PodSelector = "kube-system", &metav1.LabelSelector{}
+	o.edit(append(o.state.Policies, all)...)
+	spared := func() (out []bool) {
+		for _, p := range []kube.Pod{shopPod("web", "x"), shopPod("plain", "x"), branched, dns} {
+			out = append(out, g.Spared(p))
+		}
+		return out
+	}
+	if got, want := spared(), []bool{false, true, true, true}; !slices.Equal(got, want) {
+		t.Errorf("a late pod, one without groups, one with a branch, one of kube-system: %v, want %v", got, want)
+	}
+	none := []bool{false, false, false, false}
+	o.any = true
+	if got := spared(); !slices.Equal(got, none) {
+		t.Errorf("with network policies: %v", got)
+	}
+	o.any, o.known = false, false
+	if got := spared(); !slices.Equal(got, none) {
+		t.Errorf("while nothing is known: %v", got)
+	}
+}
+
+// A pod of which the policy becomes unusable keeps its last groups over a restart of the agent; a later pod of its
+// name has none.
+func TestAPodKeepsItsLastGroupsOverARestart(t *testing.T) {
+	unusable := func(o *objects) { o.edit(give("web", web, "sg-00000099")) }
+	pod := shopPod("web", "x")
+	pod.UID = "uid-1"
+	node := &nodePods{pod}
+	of := func(g *groups.Objects) string {
+		list := (groups.Pods{Objects: g, Of: node}).Pods()
+		text, _ := labelsOf(kube.PolicyChanges{Pods: map[policy.PodRef]*policy.Pod{{Namespace: "shop", Name: "web"}: {Labels: list[0].Labels}}}, "web")
+		return text
+	}
+	o, g := cluster()
+	if got := of(g); got != inWeb {
+		t.Fatalf("labels %q", got)
+	}
+	unusable(o)
+	if got := of(g); got != inWeb || len(o.kept["uid-1"]) != 1 {
+		t.Errorf("before a restart: labels %q, kept %v", got, o.kept)
+	}
+	restarted := func(change func(*objects)) *groups.Objects {
+		next, _ := cluster()
+		next.kept = maps.Clone(o.kept)
+		change(next)
+		return groups.New(groups.Deps{Policies: next, Groups: groupObjects{next}, VPC: func() vpc.ID { return next.vpc }})
+	}
+	if got := of(restarted(unusable)); got != inWeb {
+		t.Errorf("after a restart: labels %q, want %q", got, inWeb)
+	}
+	if got := of(restarted(func(o *objects) { o.edit(give("db", db)) })); got != "" {
+		t.Errorf("not selected any more: labels %q", got)
+	}
+	if got, want := of(restarted(func(o *objects) { o.edit(give("web", db)) })), inDB; got != want {
+		t.Errorf("selected with another group: labels %q, want %q", got, want)
+	}
+	again := restarted(unusable)
+	(*node)[0].UID = ""
+	if got := of(again); got != "isolated" {
+		t.Errorf("a pod without a uid has %q", got)
+	}
+	(*node)[0].UID, again = "uid-1", restarted(unusable)
+	if got := of(again); got != inWeb {
+		t.Errorf("labels %q", got)
+	}
+	(*node)[0].UID = "uid-2"
+	if got := of(again); got != "isolated" {
+		t.Errorf("a later pod of the name has %q", got)
+	}
+	*node = append(nodePods{}, shopPod("plain", "x"))
+	of(again)
+	(*node)[0] = pod
+	if got := of(again); got != "isolated" {
+		t.Errorf("a pod that was gone has %q", got)
+	}
+}
+
 // nodePods are the pods of a node.
 type nodePods []kube.Pod
 
 func (n *nodePods) Pods() []kube.Pod { return *n }
+func (n *nodePods) Synced() bool     { return true }

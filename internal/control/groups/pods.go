@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -20,23 +21,30 @@ func (o *Objects) label(p kube.Pod) kube.Pod {
 	o.update()
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	ref := policy.PodRef{Namespace: p.Namespace, Name: p.Name}
+	o.recall(ref, p.UID)
 	p.Labels = o.labels(p.Selectable(), p.Addresses, o.Branches && p.BranchInterface, p.Requests)
+	o.remember(ref, p.UID)
 	return p
 }
 
 // Pods are the pods of the node, labelled by their groups; control/policy's Pods.
 type Pods struct {
 	Objects *Objects
-	Of      interface{ Pods() []kube.Pod }
+	Of      interface {
+		Synced() bool
+		Pods() []kube.Pod
+	}
 }
 
 // Pods implements control/policy.Pods.
 func (p Pods) Pods() []kube.Pod {
-	of := p.Of.Pods()
+	all, of := p.Of.Synced(), p.Of.Pods()
 	list := make([]kube.Pod, 0, len(of))
 	for _, pod := range of {
 		list = append(list, p.Objects.label(pod))
 	}
+	p.Objects.save(of, all)
 	return list
 }
 
@@ -108,7 +116,27 @@ func (c Component) refusal(p kube.Pod) error {
 	c.Objects.update()
 	c.Objects.mu.Lock()
 	defer c.Objects.mu.Unlock()
-	return c.Objects.selector.decide(p.Selectable()).Refusal
+	err := c.Objects.selector.decide(p.Selectable()).Refusal
+	if denied := c.Objects.Groups.Denied(); denied != "" && errors.Is(err, securitygroup.ErrGroupNotRead) {
+		return fmt.Errorf("%w: %s", err, denied)
+	}
+	return err
+}
+
+// Spared reports whether a pod may start on a node that cannot enforce: the cluster has no network policies, and
+// the pod has a branch, or no SecurityGroupPolicy selects it where pods without a branch have the groups of their
+// node.
+func (o *Objects) Spared(p kube.Pod) bool {
+	if !o.Known() || o.Policies.Any() {
+		return false
+	}
+	if p.BranchInterface || slices.Contains(o.Excluded, p.Namespace) && !p.Requests {
+		return true
+	}
+	o.update()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.selector.decide(p.Selectable()).Verdict == securitygroup.NotSelected
 }
 
 // Ready implements control/cni.Component.

@@ -26,6 +26,24 @@ func (c *Controller) Admit(_ context.Context, pod kube.Pod) error {
 	return nil
 }
 
+// spares reports whether a pod starts although the node cannot enforce: nothing of what is enforced would be for
+// it, and no program would drop its packets.
+func spares(c *Controller, pod kube.Pod) bool {
+	return c.Spared != nil && !c.on.called && !c.on.orphaned && c.problem != "" && c.Spared(pod)
+}
+
+// startFor begins to enforce for an ADD, unless that has failed already: the loop tries again.
+func startFor(ctx context.Context, c *Controller) error {
+	if err := c.problem.refuses(); err != nil {
+		return err
+	}
+	err := c.turnOn(ctx)
+	if err != nil {
+		c.Loop.Mark()
+	}
+	return err
+}
+
 // Ready implements control/cni.Component: it returns once the policies that select the pod are
 // in force for its link, which is still down.
 func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) error {
@@ -40,11 +58,10 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 		if !c.Objects.Any() {
 			return nil
 		}
-		if err := c.problem.refuses(); err != nil {
-			return err // the loop tries again
-		}
-		if err := c.turnOn(ctx); err != nil {
-			c.Loop.Mark()
+		if err := startFor(ctx, c); err != nil {
+			if admitted && spares(c, read.pod) {
+				return nil
+			}
 			return err
 		}
 	}

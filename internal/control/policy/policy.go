@@ -75,6 +75,9 @@ type Deps struct {
 	Links Links
 	// Judge has packets judged by programs, or by none, and returns once that is in force.
 	Judge func(ctx context.Context, by ruleset.Programs) error
+	// Spared reports whether a pod may start although the node cannot enforce what the cluster has, because
+	// none of it would be for that pod. nil: none may.
+	Spared func(pod kube.Pod) bool
 	// Report requests a report of the node: what is enforced has changed.
 	Report   func()
 	Registry prometheus.Registerer
@@ -120,6 +123,8 @@ type enforcing struct {
 	// orphaned: the programs of an earlier agent are at links, and Adopt could not open them. The
 	// controller's mutex guards it.
 	orphaned bool
+	// called: the chain of nftables calls programs. The controller's mutex guards it.
+	called bool
 }
 
 // placement is where an endpoint is in the kernel.
@@ -142,6 +147,13 @@ func New(d Deps) *Controller {
 	c := &Controller{
 		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{}, ended: map[endpoint.ID]bool{},
 		admitted: map[policy.PodRef]admission{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, on: enforcing{turned: make(chan struct{}, 1)},
+	}
+	c.Judge = func(ctx context.Context, by ruleset.Programs) error {
+		err := d.Judge(ctx, by)
+		if err == nil {
+			c.on.called = by.Forward != ""
+		}
+		return err
 	}
 	c.flows = &flowLog{log: d.Log, name: NewViews(c).name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)

@@ -18,8 +18,13 @@ func (p *problem) note(d Deps, err error) error {
 	}
 	if text := problem(err.Error()); text != *p {
 		*p = text
-		d.Events.NodeWarning("PoliciesNotEnforced", fmt.Sprintf("The cluster has network policies, and this node cannot enforce them: %s. New pods are refused; "+
-			"pods that run keep what was in force. To run without policies, set network-policy to off.", text))
+		what, refused, remedy := "network policies", "New pods are refused", "To run without policies, set network-policy to off"
+		if d.Spared != nil {
+			what = "network policies, or SecurityGroupPolicies that nodes enforce for pods without a branch"
+			refused += ", but while there are no network policies not those with a branch, and not those that no SecurityGroupPolicy selects"
+			remedy += ", and pod-security-group-late-match to report or evict"
+		}
+		d.Events.NodeWarning("PoliciesNotEnforced", fmt.Sprintf("The cluster has %s, and this node cannot enforce them: %s. %s; pods that run keep what was in force. %s.", what, text, refused, remedy))
 		d.Report()
 	}
 	return err

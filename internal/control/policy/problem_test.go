@@ -117,6 +117,55 @@ func TestANodeThatCannotEnforceSaysWhyAndRefusesPods(t *testing.T) {
 	}
 }
 
+// A kernel that lacks a feature keeps no pod from starting that would not be judged, as one with a branch: but not
+// while programs of an earlier agent are called, which drop packets of addresses that they do not have.
+func TestANodeThatCannotEnforceStartsPodsThatAreSpared(t *testing.T) {
+	of := &cluster{known: true, synced: true, any: true}
+	s := statetest.Open(t, t.TempDir())
+	statetest.Observe(t, s)
+	spared, asked := true, ""
+	c := New(Deps{
+		Log: slog.New(slog.DiscardHandler), State: s, Objects: of, Pods: of, Events: of, Links: noLinks{}, Registry: prometheus.NewRegistry(),
+		Open: func() (*bpf.Datapath, error) {
+			return nil, fmt.Errorf("%w BPF map type ringbuf (5.8)", bpf.ErrUnsupported)
+		},
+		Judge:  func(context.Context, ruleset.Programs) error { return nil },
+		Spared: func(p kube.Pod) bool { asked = p.Name; return spared },
+		Report: func() {},
+	})
+	e := statetest.Wiring(t, s, "a", "container-a")
+	pod := kube.Pod{PodRef: kube.PodRef{Namespace: e.Pod.Namespace, Name: "a"}}
+	add := func() error { return errors.Join(c.Admit(t.Context(), pod), c.Ready(t.Context(), e, 7)) }
+	for range 2 { // the first finds the problem, the second knows it
+		if err := add(); err != nil || asked != "a" {
+			t.Errorf("a pod that is spared: %v, asked for %q", err, asked)
+		}
+	}
+	if err := c.Ready(t.Context(), e, 7); err == nil {
+		t.Error("a pod that was not admitted is spared")
+	}
+	if !strings.Contains(c.Problem(), "ringbuf") || len(of.events) != 1 || !strings.Contains(of.events[0], "no SecurityGroupPolicy selects") {
+		t.Errorf("problem %q, events %q", c.Problem(), of.events)
+	}
+	spared = false
+	if err := add(); err == nil || !strings.Contains(err.Error(), "ringbuf") {
+		t.Errorf("a pod that is not spared: %v", err)
+	}
+	spared = true
+	if err := judge(t.Context(), c.Deps, ruleset.Programs{Forward: "/earlier"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(); err == nil {
+		t.Error("a pod is spared while the programs of an earlier agent are called")
+	}
+	if err := judge(t.Context(), c.Deps, ruleset.Programs{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(); err != nil {
+		t.Errorf("after the chain is removed: %v", err)
+	}
+}
+
 // The programs at pods' links drop packets that no chain has judged.
 func TestProgramsThatAreNotAdoptedAreRemovedWithoutPolicies(t *testing.T) {
 	cleared, judged, fails := 0, 0, errors.New("busy")

@@ -122,6 +122,7 @@ type Enforcement struct {
 	Any     bool   // the cluster has policies
 	On      bool   // they are enforced
 	Problem string // why they are not
+	Spares  bool   // pods with a branch, and those without groups, start while they are not
 	Faults  string // what hinders a part of it; empty if nothing does
 }
 
@@ -131,6 +132,8 @@ func enforced(e Enforcement, origin string) metav1.Condition {
 	switch {
 	case e.Off:
 		c.Reason, c.Message = trunkline.ReasonPolicyOff, "network policies are not enforced on this node: network-policy is off ("+origin+")"
+	case e.Problem != "" && e.Spares:
+		c.Reason, c.Message = reasonCannotEnforce, "network policies, and security groups of pods without a branch, cannot be enforced; new pods are refused, but without network policies not those with a branch and those that no SecurityGroupPolicy selects: "+e.Problem
 	case e.Problem != "":
 		c.Reason, c.Message = reasonCannotEnforce, "network policies cannot be enforced, and new pods are refused: "+e.Problem
 	case e.On && e.Faults != "":

@@ -27,6 +27,7 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 		{driftAtEC2(nil, []string{"rule 1", "rule 2", "rule 3", "rule 4", "rule 5"}), metav1.ConditionTrue, "KernelNotRepaired", "and 2 more"},
 		{enforced(Enforcement{Off: true, Any: true}, "flag --network-policy"), metav1.ConditionFalse, "PolicyOff", "off (flag --network-policy)"},
 		{enforced(Enforcement{Known: true, Any: true, Problem: "the kernel lacks xt_bpf"}, ""), metav1.ConditionFalse, "CannotEnforce", "new pods are refused: the kernel lacks xt_bpf"},
+		{enforced(Enforcement{Known: true, Any: true, Problem: "the kernel lacks xt_bpf", Spares: true}, ""), metav1.ConditionFalse, "CannotEnforce", "no SecurityGroupPolicy selects: the kernel lacks xt_bpf"},
 		{enforced(Enforcement{Known: true, Any: true, On: true}, ""), metav1.ConditionTrue, "Enforced", "on pods that Trunkline wired"},
 		{enforced(Enforcement{Known: true, Any: true, On: true, Faults: "pod a/b is cut off"}, ""), metav1.ConditionTrue, "EnforcedWithFaults", "with faults: pod a/b is cut off"},
 		{enforced(Enforcement{Known: true, Any: true}, ""), metav1.ConditionFalse, "PoliciesLoading", "wait"},

@@ -16,8 +16,8 @@ func TestANodeReportsWhoEnforcesTheGroupsOfItsPods(t *testing.T) {
 		want  trunkline.PodGroups
 	}{
 		{nil, trunkline.PodGroups{Mode: trunkline.GroupsOff, GroupLimit: 5}},
-		{map[string]string{"security-groups-for-pods": "managed"}, trunkline.PodGroups{Mode: trunkline.GroupsManaged, GroupLimit: 5}},
-		{map[string]string{"security-groups-for-pods": "own", "groups-per-interface": "16"}, trunkline.PodGroups{Mode: trunkline.GroupsOwn, GroupLimit: 16}},
+		{map[string]string{"security-groups-for-pods": "managed"}, trunkline.PodGroups{Mode: trunkline.GroupsManaged, NodeEnforces: true, GroupLimit: 5}},
+		{map[string]string{"security-groups-for-pods": "own", "pod-security-group-late-match": "report", "groups-per-interface": "16"}, trunkline.PodGroups{Mode: trunkline.GroupsOwn, GroupLimit: 16}},
 		{map[string]string{"security-groups-for-pods": "own", "pod-security-group-late-match": "enforce"}, trunkline.PodGroups{Mode: trunkline.GroupsOwn, NodeEnforces: true, GroupLimit: 5}},
 		{map[string]string{"security-groups-for-pods": "ebpf"}, trunkline.PodGroups{Mode: trunkline.GroupsEBPF, NodeEnforces: true, GroupLimit: 5}},
 	} {

@@ -42,7 +42,7 @@ type Config struct {
 
 	// Security groups for pods.
 	SecurityGroups     string // off, managed, own, ebpf, auto
-	LateMatch          string // report, enforce, evict
+	LateMatch          string // enforce, report, evict
 	EnforcingMode      endpoint.Mode
 	BranchCoolDown     time.Duration
 	BranchLimits       map[string]int // by instance type or family
@@ -185,7 +185,7 @@ func (c Config) checkCombinations() (problems []error) {
 		problems = append(problems, fmt.Errorf("exact-branches: from %s: needs quarantine-group", c.origins["exact-branches"]))
 	}
 	if c.NodeGroups() && !c.NetworkPolicy {
-		problems = append(problems, fmt.Errorf("network-policy: off from %s: the programs of network policies enforce security groups on nodes (security-groups-for-pods: %s, pod-security-group-late-match: %s)", c.origins["network-policy"], c.SecurityGroups, c.LateMatch))
+		problems = append(problems, c.withoutPrograms())
 	}
 	if c.NodeGroups() && c.Backend == BackendPodCIDR {
 		problems = append(problems, fmt.Errorf("security-groups-for-pods: %s from %s: there are no security groups without EC2 (backend: %s)", c.SecurityGroups, c.origins["security-groups-for-pods"], c.Backend))
@@ -197,6 +197,17 @@ func (c Config) checkCombinations() (problems []error) {
 		problems = append(problems, fmt.Errorf("metrics-address: %q from %s: must differ from introspection-address", c.MetricsAddress, c.origins["metrics-address"]))
 	}
 	return problems
+}
+
+// withoutPrograms is the error of nodes that have to enforce groups while network policies are off. Nothing
+// else is done in the place of what is asked for: a pod that matches late would be left without a word.
+func (c Config) withoutPrograms() error {
+	remedy := "set network-policy to on"
+	if c.Branches() && !c.ChoosesGroups() {
+		remedy = "set pod-security-group-late-match to report or evict, or network-policy to on"
+	}
+	return fmt.Errorf("network-policy: off from %s: the programs of network policies enforce security groups on nodes (security-groups-for-pods: %s, pod-security-group-late-match: %s from %s): %s",
+		c.origins["network-policy"], c.SecurityGroups, c.LateMatch, c.origins["pod-security-group-late-match"], remedy)
 }
 
 // unknownSettings returns an error for every flag and key of the file that is not a

@@ -21,6 +21,9 @@ type Wired struct {
 	// Groups of the branch by the record, and Known whether the record has them: AWS's has none.
 	Groups []string
 	Known  bool
+	// Unable is why the node, which is to enforce the groups of pods without a branch, cannot, and what that
+	// means for a pod; empty if it is not to.
+	Unable string
 }
 
 // ViolationKind is how a running pod differs from what policies say.
@@ -59,7 +62,11 @@ func Audit(pods []Wired, decide func(Pod) Decision) (list []Violation) {
 			list = append(list, Violation{p.Ref, p.UID, kind, fmt.Sprintf(format, args...)})
 		}
 		if p.Branch == "" {
-			if d.Verdict != NotSelected {
+			switch {
+			case d.Verdict == NotSelected:
+			case p.Unable != "":
+				add(Unprotected, "%s, and %s", d.Why, p.Unable)
+			default:
 				add(Unprotected, "%s, and the pod runs with the groups of its node", d.Why)
 			}
 			continue

@@ -25,7 +25,8 @@ type GroupOptions struct {
 	// Accounts and Groups have service accounts and SecurityGroups reflected, besides policies.
 	Accounts, Groups bool
 	// SnapshotPath is the file that all objects are saved to; empty saves none. The content at
-	// start is used until the API server has listed the objects. It holds nothing of the node.
+	// start is used until the API server has listed the objects. It holds nothing of the node but what Keep
+	// has saved, by uids of pods.
 	SnapshotPath string
 	// Changed is called after each change of State; it must not block. May be nil.
 	Changed func()
@@ -79,7 +80,7 @@ func NewGroupObjects(o GroupOptions) *GroupObjects {
 func (g *GroupObjects) Known() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.known.seeded || g.known.listed()
+	return g.known.seeded || g.known.answered()
 }
 
 // Copied reports whether a snapshot had the objects.
@@ -90,11 +91,23 @@ func (g *GroupObjects) Copied() bool {
 }
 
 // Synced reports whether the objects come from the API server. It stays true when the server
-// becomes unreachable later.
+// becomes unreachable later. It is true without SecurityGroups too if the server denies them.
 func (g *GroupObjects) Synced() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.known.listed()
+	return g.known.answered()
+}
+
+// Denied is why the API server does not let SecurityGroups be read, and what to do; empty if it does, or has not
+// answered. Those of a snapshot stay in force.
+func (g *GroupObjects) Denied() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.known.groups.listed || g.known.denied == "" {
+		return ""
+	}
+	return "the API server does not let the agent read securitygroups.trunkline.dev, the groups that nodes enforce (" + g.known.denied +
+		"): apply deploy/components/node-groups, which the components trunks, managed and auto include, and deploy/crds"
 }
 
 // State is what is known now. Without a change it is the same as that of the last call.
@@ -104,12 +117,27 @@ func (g *GroupObjects) State() *GroupState {
 	return g.known.state()
 }
 
+// Kept are the groups that Keep has saved, also by an earlier process.
+func (g *GroupObjects) Kept() map[string][]vpc.SecurityGroupID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known.kept
+}
+
+// Keep saves the last groups of pods, by uid, with the snapshot. They must not be modified after the call.
+func (g *GroupObjects) Keep(groups map[string][]vpc.SecurityGroupID) {
+	g.mu.Lock()
+	g.known.kept = groups
+	g.mu.Unlock()
+	signal(g.dirty)
+}
+
 // Decide decides for a pod by the policies, whether its groups are known or not. It reports false if
 // the objects come neither from the API server nor from a snapshot.
 func (g *GroupObjects) Decide(pod securitygroup.Pod) (securitygroup.Decision, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.known.seeded && !g.known.listed() {
+	if !g.known.seeded && !g.known.selects() {
 		return securitygroup.Decision{}, false
 	}
 	return g.known.decide(pod), true
@@ -117,19 +145,19 @@ func (g *GroupObjects) Decide(pod securitygroup.Pod) (securitygroup.Decision, bo
 
 // Run watches until ctx ends, then returns nil. It retries without a limit while the server
 // does not respond. A definition that does not exist is an interruption as any other: what is not
-// served is not known to be absent.
+// served is not known to be absent. Of SecurityGroups it is noted, as that they may not be read: see Denied.
 func (g *GroupObjects) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	reflectors := []*cache.Reflector{g.policyReflector()}
+	run := func(r *cache.Reflector, failed func(error)) {
+		wg.Go(func() { runReflector(ctx, r, g.opts.Log, failed) })
+	}
+	run(g.policyReflector(), nil)
 	if g.opts.Accounts {
-		reflectors = append(reflectors, g.accountReflector())
+		run(g.accountReflector(), nil)
 	}
 	if g.opts.Groups {
-		reflectors = append(reflectors, g.groupReflector())
-	}
-	for _, r := range reflectors {
-		wg.Go(func() { runReflector(ctx, r, g.opts.Log) })
+		run(g.groupReflector(), func(err error) { g.update(func() bool { return g.known.deny(err) }) })
 	}
 	if g.opts.SnapshotPath != "" {
 		wg.Go(func() { g.save(ctx) })

@@ -18,6 +18,7 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1beta1"
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
@@ -273,5 +274,68 @@ func TestPodsAreWatchedWithoutPoliciesOnRequest(t *testing.T) {
 		case <-end.C:
 			t.Fatal("no pod")
 		}
+	}
+}
+
+// An agent that was rolled out without its rights knows which pods have groups, and refuses no other pods. One
+// refusal alone may be of a server that has not read its roles yet.
+func TestSecurityGroupsThatMayNotBeReadAreNamed(t *testing.T) {
+	for _, status := range []int{http.StatusForbidden, http.StatusNotFound} {
+		s := groupServer(t)
+		s.Refuse(securityGroups, status)
+		r := reflectGroups(t, s, "")
+		r.until("policies and accounts are listed", func() bool { _, known := r.Decide(securitygroup.Pod{}); return known })
+		if r.Copied() {
+			t.Error("there is a copy")
+		}
+		r.until("the refusal is known", func() bool { return r.Denied() != "" })
+		if !r.Known() || !r.Synced() || len(r.State().Policies) == 0 || len(r.State().Groups) != 0 {
+			t.Errorf("known %v, synced %v, %+v", r.Known(), r.Synced(), r.State())
+		}
+		if text := r.Denied(); !strings.Contains(text, "securitygroups.trunkline.dev") || !strings.Contains(text, "deploy/components/node-groups") {
+			t.Errorf("denied: %s", text)
+		}
+		s.Refuse(securityGroups, 0)
+		r.until("the groups are listed", func() bool { return len(r.State().Groups) > 0 })
+		if r.Denied() != "" || !r.Synced() {
+			t.Errorf("denied: %s", r.Denied())
+		}
+	}
+	s := groupServer(t)
+	s.RefuseNext(securityGroups, http.StatusForbidden, 2) // of a list by a watch, and of the list after it
+	r := reflectGroups(t, s, "")
+	r.until("the groups are listed", func() bool { return len(r.State().Groups) > 0 || r.Denied() != "" })
+	if r.Denied() != "" {
+		t.Errorf("after one refusal: %s", r.Denied())
+	}
+}
+
+// The last groups of pods are in the snapshot. What no pod can have is not read from it.
+func TestTheLastGroupsOfPodsAreSavedAndChecked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "groups.json")
+	s := groupServer(t)
+	r := reflectGroups(t, s, path)
+	r.until("synced", r.Synced)
+	want := map[string][]vpc.SecurityGroupID{"uid-1": {"sg-0000000a", "sg-0000000b"}}
+	r.Keep(want)
+	r.stop() // saves
+	s.SetDown(true)
+	again := reflectGroups(t, s, path)
+	if got := again.Kept(); !reflect.DeepEqual(got, want) {
+		t.Errorf("kept %v, want %v", got, want)
+	}
+	again.stop()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat(`"sg-0000000a",`, 16) + `"sg-0000000a"`
+	wrong := strings.Replace(string(text), `"kept":{`, `"kept":{"":["sg-0000000a"],"uid-2":["web"],"uid-3":[],"uid-4":[`+long+`],"uid-5":["sg-0000000a","../x"],`, 1)
+	if err := os.WriteFile(path, []byte(wrong), 0o600); err != nil || wrong == string(text) {
+		t.Fatal(err, string(text))
+	}
+	last := reflectGroups(t, s, path)
+	if got := last.Kept(); !reflect.DeepEqual(got, want) || !last.Known() {
+		t.Errorf("kept %v, want %v; known %v", got, want, last.Known())
 	}
 }

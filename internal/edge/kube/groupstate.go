@@ -13,6 +13,8 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/grouprules"
 	"github.com/trunkline/trunkline/internal/core/policy"
@@ -27,6 +29,9 @@ type groupState struct {
 	accounts reflected[securitygroup.Account]
 	groups   reflected[groupSpec]
 	seeded   bool // the objects are, or were, those of a snapshot
+	kept     map[string][]vpc.SecurityGroupID
+	refusals int // of the list of SecurityGroups, in a row
+	denied   string
 	version  uint64
 	built    *GroupState        // of this version; nil: to be made
 	compiled *securitygroup.Set // the policies of this version; nil: to be made
@@ -39,6 +44,28 @@ func newGroupState(o GroupOptions) groupState {
 }
 
 func (s *groupState) listed() bool { return s.policies.listed && s.accounts.listed && s.groups.listed }
+
+// selects reports whether the API server has listed what selects pods.
+func (s *groupState) selects() bool { return s.policies.listed && s.accounts.listed }
+
+// answered is listed, or that the API server denies SecurityGroups: without them nothing is allowed to the pods that
+// a policy selects.
+func (s *groupState) answered() bool { return s.selects() && (s.groups.listed || s.denied != "") }
+
+// deny notes an error of the list of SecurityGroups. One refusal alone may be that of an API server that has just
+// started and has not read its roles.
+func (s *groupState) deny(err error) bool {
+	if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+		s.refusals = 0
+		return false
+	}
+	s.refusals++
+	if s.groups.listed || s.refusals < 2 || s.denied != "" {
+		return false
+	}
+	s.denied = err.Error()
+	return true
+}
 
 func (s *groupState) changed() { s.version, s.built, s.compiled = s.version+1, nil, nil }
 
@@ -150,7 +177,27 @@ type groupSnapshot struct {
 	Policies []entry[securitygroup.Policy]  `json:"policies"`
 	Accounts []entry[securitygroup.Account] `json:"accounts"`
 	Groups   *[]entry[groupSpec]            `json:"groups,omitempty"`
+	// Kept are the last groups of pods, by uid. Earlier builds ignore them.
+	Kept map[string][]vpc.SecurityGroupID `json:"kept,omitempty"`
 }
+
+// checkKept returns the groups of pods that can be such, and what is wrong with others: a pod of these has none.
+func checkKept(all map[string][]vpc.SecurityGroupID) (valid map[string][]vpc.SecurityGroupID, errs []error) {
+	valid = map[string][]vpc.SecurityGroupID{}
+	for uid, groups := range all {
+		malformed := slices.ContainsFunc(groups, func(id vpc.SecurityGroupID) bool { return !id.Valid() })
+		if uid == "" || len(groups) == 0 || len(groups) > mostGroups || malformed {
+			errs = append(errs, fmt.Errorf("pod with the uid %q: %q are no groups of a pod", uid, groups))
+			continue
+		}
+		valid[uid] = groups
+	}
+	return valid, errs
+}
+
+// mostGroups is the most security groups of an interface: the quota goes up to 16
+// (https://docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html).
+const mostGroups = 16
 
 // groupSnapshotVersion is the layout of the file that this build writes and reads.
 const groupSnapshotVersion = 2
@@ -197,6 +244,10 @@ func (g *GroupObjects) load() {
 		g.opts.Log.Error("security group snapshot not used", "path", path, "aside", aside, "err", errors.Join(err, moved))
 		return
 	}
+	var errs []error
+	if g.known.kept, errs = checkKept(s.Kept); len(errs) > 0 {
+		g.opts.Log.Error("last groups of pods not used", "path", path, "err", errors.Join(errs...))
+	}
 	g.known.policies.enter(s.Policies)
 	g.known.accounts.enter(s.Accounts)
 	if s.Groups != nil {
@@ -213,7 +264,7 @@ func (g *GroupObjects) save(ctx context.Context) {
 	saveAfter(ctx, g.dirty, func(context.Context) time.Duration {
 		g.mu.Lock()
 		listed := g.known.listed()
-		s := groupSnapshot{Version: groupSnapshotVersion, Policies: g.known.policies.entries(), Accounts: g.known.accounts.entries()}
+		s := groupSnapshot{Version: groupSnapshotVersion, Policies: g.known.policies.entries(), Accounts: g.known.accounts.entries(), Kept: g.known.kept}
 		if g.opts.Groups {
 			groups := g.known.groups.entries()
 			s.Groups = &groups

@@ -156,7 +156,7 @@ func (c *OwnCNINode) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		runReflector(ctx, reflector(vpcresources.ResourceCNINodes, &vpcresources.CNINode{}, lw, store), c.opts.Log)
+		runReflector(ctx, reflector(vpcresources.ResourceCNINodes, &vpcresources.CNINode{}, lw, store), c.opts.Log, nil)
 	})
 	wg.Go(func() { c.save(ctx) })
 	wg.Wait()

@@ -149,11 +149,11 @@ func (p *pauses) after(began, now time.Time, err error) time.Duration {
 
 // reflect runs a reflector until ctx ends.
 func (p *PolicyObjects) reflect(ctx context.Context, r *cache.Reflector) {
-	runReflector(ctx, r, p.opts.Log)
+	runReflector(ctx, r, p.opts.Log, nil)
 }
 
-// runReflector runs a reflector until ctx ends.
-func runReflector(ctx context.Context, r *cache.Reflector, log *slog.Logger) {
+// runReflector runs a reflector until ctx ends. failed, which may be nil, is called with each error.
+func runReflector(ctx context.Context, r *cache.Reflector, log *slog.Logger, failed func(error)) {
 	pauses := newPauses()
 	for {
 		began := time.Now()
@@ -163,6 +163,9 @@ func runReflector(ctx context.Context, r *cache.Reflector, log *slog.Logger) {
 		}
 		if err != nil {
 			log.Warn("watch interrupted, retrying", "resource", r.TypeDescription(), "err", err)
+			if failed != nil {
+				failed(err)
+			}
 		}
 		timer := time.NewTimer(pauses.after(began, time.Now(), err))
 		select {

@@ -216,7 +216,7 @@ func unprotected(o Objects, e Explanation) string {
 	case o.Pod.Namespace == metav1.NamespaceSystem:
 		return excluded(o)
 	}
-	return "the pod was wired before a policy selected it, and runs with the groups of its node: delete the pod, so that its next one has a branch, or set pod-security-group-late-match: enforce, so that its node enforces the groups, or evict, with which an event of the pod says why it is not evicted"
+	return "the pod was wired before a policy selected it, and runs with the groups of its node: delete the pod, so that its next one has a branch, or set pod-security-group-late-match to enforce, the default, so that its node enforces the groups, or to evict, with which an event of the pod says why it is not evicted"
 }
 
 // excluded is why a selected pod of a namespace without required branches has none.
