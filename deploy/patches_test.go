@@ -30,7 +30,7 @@ type operation struct {
 }
 
 // ofTheAgent returns the operations of a kustomization on the agent's DaemonSet, by path.
-func ofTheAgent(t *testing.T, dir string) (k patched, operations map[string]operation) {
+func ofTheAgent(t *testing.T, dir string) (k patched, operations map[string][]operation) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
 	if err != nil {
@@ -42,7 +42,7 @@ func ofTheAgent(t *testing.T, dir string) (k patched, operations map[string]oper
 	if err := yaml.Unmarshal(text, &k); err != nil {
 		t.Fatal(err)
 	}
-	operations = map[string]operation{}
+	operations = map[string][]operation{}
 	for _, p := range k.Patches {
 		if p.Target.Kind != "DaemonSet" || p.Target.Name != "trunkline-agent" {
 			continue
@@ -52,7 +52,7 @@ func ofTheAgent(t *testing.T, dir string) (k patched, operations map[string]oper
 			t.Fatal(err)
 		}
 		for _, o := range list {
-			operations[o.Path] = o
+			operations[o.Path] = append(operations[o.Path], o)
 		}
 	}
 	return k, operations
@@ -74,7 +74,7 @@ func into[T any](t *testing.T, value any) (out T) {
 // aws-node has the same affinity: where it does not run, another network serves the node.
 func TestOnEKSTheAgentRunsWhereAWSsDaemonDoes(t *testing.T) {
 	_, operations := ofTheAgent(t, "components/eks-nodes")
-	affinity := into[corev1.Affinity](t, operations["/spec/template/spec/affinity"].Value)
+	affinity := into[corev1.Affinity](t, operations["/spec/template/spec/affinity"][0].Value)
 	if affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		t.Fatalf("%+v", affinity)
 	}
@@ -99,7 +99,7 @@ func TestOnEKSTheAgentRunsWhereAWSsDaemonDoes(t *testing.T) {
 }
 
 // The agent writes the checkpoint of AWS's daemon where that daemon may have been or come, and
-// nothing else below /var/run.
+// holds the lock of iptables there to remove that daemon's rules: nothing else below /var/run.
 func TestTheDirectoryOfAWSsDaemonIsMountedOnEC2Only(t *testing.T) {
 	const component = "../../components/aws-node"
 	for overlay, want := range map[string]bool{"eks": true, "lab": true, "no-cloud": false} {
@@ -109,10 +109,16 @@ func TestTheDirectoryOfAWSsDaemonIsMountedOnEC2Only(t *testing.T) {
 		}
 	}
 	_, operations := ofTheAgent(t, "components/aws-node")
-	volume := into[corev1.Volume](t, operations["/spec/template/spec/volumes/-"].Value)
-	mount := into[corev1.VolumeMount](t, operations["/spec/template/spec/containers/0/volumeMounts/-"].Value)
-	if len(operations) != 2 || volume.HostPath == nil || volume.HostPath.Path != "/var/run/aws-node" || mount.Name != volume.Name || mount.MountPath != volume.HostPath.Path {
-		t.Errorf("%+v, %+v", volume, mount)
+	volumes, mounts := operations["/spec/template/spec/volumes/-"], operations["/spec/template/spec/containers/0/volumeMounts/-"]
+	want := []string{"/var/run/aws-node", "/run/xtables.lock"}
+	if len(operations) != 2 || len(volumes) != len(want) || len(mounts) != len(want) {
+		t.Fatalf("%+v", operations)
+	}
+	for i, path := range want {
+		volume, mount := into[corev1.Volume](t, volumes[i].Value), into[corev1.VolumeMount](t, mounts[i].Value)
+		if volume.HostPath == nil || volume.HostPath.Path != path || mount.Name != volume.Name || mount.MountPath != path {
+			t.Errorf("%+v, %+v", volume, mount)
+		}
 	}
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		for i, c := range spec.Containers {
@@ -125,7 +131,7 @@ func TestTheDirectoryOfAWSsDaemonIsMountedOnEC2Only(t *testing.T) {
 
 func TestTheComponentForOldKernelsAddsOneCapability(t *testing.T) {
 	_, operations := ofTheAgent(t, "components/locked-memory")
-	o := operations["/spec/template/spec/containers/0/securityContext/capabilities/add/-"]
+	o := operations["/spec/template/spec/containers/0/securityContext/capabilities/add/-"][0]
 	if len(operations) != 1 || o.Op != "add" || o.Value != "SYS_RESOURCE" {
 		t.Errorf("operations %v, want SYS_RESOURCE added", operations)
 	}

@@ -283,7 +283,7 @@ func (a *agent) construct(ctx context.Context) error {
 		Debug:       report.Debug{Policies: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.policies.views(w, r) }), Handover: a.writeHandover},
 		Enforcement: func() report.Enforcement { return a.policies.enforcement() },
 		Problems:    func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
-		Left:        report.Left{Filtered: a.host.Filtered, Legacy: func() ([]string, error) { return a.network.LegacyAWS() }},
+		Left:        report.Left{Filtered: a.host.Filtered, Legacy: func() (chains []string, why, err error) { return a.network.LegacyAWS() }},
 		OtherAgent:  a.cluster.guard.MayBeBeside, Wires: report.Wires{Refuses: a.cluster.guard.Refuses, GroupMode: a.cluster.modes.Choice},
 	})
 	if name == config.BackendPodCIDR {

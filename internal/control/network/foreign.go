@@ -7,12 +7,20 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/edge/nft"
 )
+
+// leftByAWS is what is known of the pods of AWS's plugin and of the rules of AWS's daemon.
+type leftByAWS struct {
+	clean   bool        // of the rules; of Start and the loop
+	wired   atomic.Bool // the last comparison found links of foreign-wired pods
+	untried atomic.Bool // iptables-legacy has rules that no removal has tried
+}
 
 // foreignIn returns the addresses of the node's interfaces and their prefixes that pods of
 // another CNI hold, and the interfaces. An address that the node itself has is no pod's.
@@ -46,7 +54,7 @@ func (l links) leftovers(have *hostnet.Actual, desired []hostnet.Part) []hostnet
 		return nil
 	}
 	held, enis := foreignIn(l.n.State)
-	l.n.wired.Store(len(have.Foreign(enis)) > 0)
+	l.n.aws.wired.Store(len(have.Foreign(enis)) > 0)
 	return have.Leftovers(desired, enis, func(a netip.Addr) bool { return held[a] })
 }
 
@@ -66,10 +74,10 @@ func (l links) captured(have *hostnet.Actual, desired []hostnet.Part) []hostnet.
 func (n *Controller) removeLeftovers(ctx context.Context) {
 	held, enis := foreignIn(n.State)
 	other := n.OtherAgent()
-	if other || len(held) > 0 || n.wired.Load() {
-		n.clean = false
+	if found := n.aws.untried.Swap(false); found || other || len(held) > 0 || n.aws.wired.Load() {
+		n.aws.clean = false
 	}
-	if n.clean || len(enis.Subnets) == 0 || other {
+	if n.aws.clean || len(enis.Subnets) == 0 || other {
 		return
 	}
 	ports, err := n.Filter.AWSHostPorts(ctx)
@@ -91,17 +99,24 @@ func (n *Controller) removeLeftovers(ctx context.Context) {
 	if len(held)+len(wired) > 0 {
 		return
 	}
-	n.clean = errors.Join(err, failed, log.done(n.Filter.RemoveAWS(ctx))) == nil
+	n.aws.clean = errors.Join(err, failed, log.done(n.Filter.RemoveAWS(ctx))) == nil
 }
 
-// LegacyAWS returns the chains of AWS's daemon in iptables-legacy once no pod of its plugin is
-// left: they stay, and take packets of our pods. None while that daemon may run.
-func (n *Controller) LegacyAWS() ([]string, error) {
+// LegacyAWS returns the chains of AWS's daemon in iptables-legacy that could not be removed once no
+// pod of its plugin is left, with the reason: they stay, and take packets of our pods. None while
+// that daemon may run. The next pass removes chains that no removal has tried.
+func (n *Controller) LegacyAWS() (chains []string, why, err error) {
 	held, enis := foreignIn(n.State)
-	if n.OtherAgent() || len(held) > 0 || n.wired.Load() || len(enis.Subnets) == 0 {
-		return nil, nil
+	if n.OtherAgent() || len(held) > 0 || n.aws.wired.Load() || len(enis.Subnets) == 0 {
+		return nil, nil, nil
 	}
-	return n.Filter.LegacyAWS()
+	chains, why, err = n.Filter.LegacyAWS()
+	if err == nil && why == nil && len(chains) > 0 {
+		n.aws.untried.Store(true)
+		n.Loop.Mark()
+		return nil, nil, nil
+	}
+	return chains, why, err
 }
 
 // deletions is the log of what is deleted of AWS's daemon.

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -225,17 +226,20 @@ func TestWhatAWSsDaemonMakesLaterGoesToo(t *testing.T) {
 }
 
 // Chains of AWS's daemon in iptables-legacy are needed by its pods, and left after them.
-func TestChainsInIptablesLegacyAreReportedOnceNoPodNeedsThem(t *testing.T) {
+func TestChainsInIptablesLegacyThatStayAreReportedOnceNoPodNeedsThem(t *testing.T) {
 	for name, claim := range claimedAnywhere() {
 		t.Run(name, func(t *testing.T) {
 			g := start(t)
-			g.k.legacy = []string{"AWS-SNAT-CHAIN-0 in table nat"}
+			g.k.legacy, g.k.legacyErr = []string{"AWS-SNAT-CHAIN-0 in table nat"}, errors.New("the lock is held")
 			reported := func() bool {
 				t.Helper()
 				g.mustPass()
-				chains, err := g.LegacyAWS()
+				chains, why, err := g.LegacyAWS()
 				if err != nil {
 					t.Fatal(err)
+				}
+				if len(chains) > 0 && !errors.Is(why, g.k.legacyErr) {
+					t.Errorf("%q with the reason %v, want %v", chains, why, g.k.legacyErr)
 				}
 				return len(chains) > 0
 			}
@@ -265,5 +269,21 @@ func TestChainsInIptablesLegacyAreReportedOnceNoPodNeedsThem(t *testing.T) {
 				t.Error("while AWS's daemon may run again")
 			}
 		})
+	}
+}
+
+// Chains that were made after the removal of everything, as by an operator's script.
+func TestChainsInIptablesLegacyThatNoRemovalHasTriedAreRemovedByTheNextPass(t *testing.T) {
+	g := start(t)
+	g.mustPass() // finds nothing
+	g.k.legacy = []string{"AWS-SNAT-CHAIN-0 in table nat"}
+	if g.mustPass(); len(g.k.legacy) != 1 {
+		t.Fatal("the pass has looked for chains though the node is clean")
+	}
+	if chains, why, err := g.LegacyAWS(); len(chains) > 0 || why != nil || err != nil {
+		t.Errorf("reported before a removal has failed: %q, %v, %v", chains, why, err)
+	}
+	if g.mustPass(); len(g.k.legacy) > 0 {
+		t.Errorf("%q are left", g.k.legacy)
 	}
 }

@@ -24,6 +24,8 @@ type kernel struct {
 	refuse    map[string]bool   // keys of objects that cannot be changed
 	leftByAWS []string          // chains and tables of AWS's daemon
 	legacy    []string          // chains of AWS's daemon in iptables-legacy
+	legacyErr error             // of their removal
+	legacyWhy error             // the last one
 	hostPorts []nft.HostPorts   // of pods of AWS's network
 }
 
@@ -202,11 +204,14 @@ func (f firewall) Read(context.Context) (tables []*nftables.Table, err error) {
 // RemoveAWS implements Filter.
 func (f firewall) RemoveAWS(context.Context) (removed []string, err error) {
 	removed, f.leftByAWS = f.leftByAWS, nil
-	return removed, nil
+	if f.legacyWhy = f.legacyErr; f.legacyErr == nil {
+		removed, f.legacy = append(removed, f.legacy...), nil
+	}
+	return removed, f.legacyErr
 }
 
 // LegacyAWS implements Filter.
-func (f firewall) LegacyAWS() ([]string, error) { return f.legacy, nil }
+func (f firewall) LegacyAWS() (chains []string, why, err error) { return f.legacy, f.legacyWhy, nil }
 
 // AWSHostPorts implements Filter.
 func (f firewall) AWSHostPorts(context.Context) ([]nft.HostPorts, error) {

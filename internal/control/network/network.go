@@ -78,7 +78,7 @@ type Filter interface {
 	Read(ctx context.Context) ([]*nftables.Table, error)
 	Apply(ctx context.Context, want func() ruleset.Ruleset) error
 	RemoveAWS(ctx context.Context) (removed []string, err error)
-	LegacyAWS() (chains []string, err error)
+	LegacyAWS() (chains []string, why, err error)
 	AWSHostPorts(ctx context.Context) ([]nft.HostPorts, error)
 	RemoveHostPorts(ctx context.Context, list ...nft.HostPorts) (removed []string, err error)
 }
@@ -131,10 +131,9 @@ type Controller struct {
 	turn    chan struct{} // capacity 1: serialises comparisons
 	links   *place[hostnet.Part]
 	filter  *place[ruleset.Part]
-	theirs  contested                        // of the comparison that runs
-	agreed  state.Agreement                  // as journaled; of Start and the loop
-	clean   bool                             // of the rules of AWS's daemon; of Start and the loop
-	wired   atomic.Bool                      // the last comparison found links of foreign-wired pods
+	theirs  contested       // of the comparison that runs
+	agreed  state.Agreement // as journaled; of Start and the loop
+	aws     leftByAWS
 	policy  atomic.Pointer[ruleset.Programs] // nil: no policies are enforced
 	started atomic.Bool                      // Start has begun the first comparison
 	// notForwarding: new links do not route packets on by themselves; of Start and the loop.

@@ -26,6 +26,7 @@ type withFilters struct {
 	beside bool // AWS's daemon
 	events []string
 	legacy []string // chains
+	why    error    // they are left
 }
 
 func (c *withFilters) Pods() []kube.Pod { return c.pods }
@@ -47,7 +48,7 @@ func newWithFilters(t *testing.T) (*withFilters, *Reporter) {
 		Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: c, Events: c, Backend: config.BackendPodCIDR, Problems: noProblems, Enforcement: off,
 		Left: Left{
 			Filtered: func(context.Context) (map[netip.Addr]string, error) { return c.found, c.err },
-			Legacy:   func() ([]string, error) { return c.legacy, nil },
+			Legacy:   func() (chains []string, why, err error) { return c.legacy, c.why, nil },
 		},
 		OtherAgent: func() bool { return c.beside },
 	})

@@ -22,13 +22,13 @@ func TestChainsThatAWSsDaemonLeftInIptablesLegacyAreAWarningWithTheirRemoval(t *
 		if warnings := observe(); len(warnings)+len(c.events) > 0 {
 			t.Errorf("without chains: %q, %q", warnings, c.events)
 		}
-		c.legacy = []string{"AWS-SNAT-CHAIN-0 in table nat"}
+		c.legacy, c.why = []string{"AWS-SNAT-CHAIN-0 in table nat"}, errors.New("the lock is held\n"+strings.Repeat("x", 2000))
 		warnings := observe()
 		if len(warnings) != 1 || len(c.events) != 1 || !strings.HasPrefix(c.events[0], "LegacyRulesLeft: ") {
 			t.Fatalf("warnings %q, events %q", warnings, c.events)
 		}
 		for _, text := range []string{warnings[0], c.events[0]} {
-			for _, part := range []string{"AWS-SNAT-CHAIN-0 in table nat", "`iptables-legacy-save | grep AWS-`", "| iptables-legacy-restore`"} {
+			for _, part := range []string{"AWS-SNAT-CHAIN-0 in table nat", "the lock is held; xxx", "`iptables-legacy-save | grep AWS-`", "| iptables-legacy-restore`"} {
 				if !strings.Contains(text, part) {
 					t.Errorf("%q does not name %q", text, part)
 				}

@@ -102,8 +102,9 @@ type Called struct {
 type Left struct {
 	// Filtered returns the addresses on links of other CNIs that have filters, with both.
 	Filtered func(ctx context.Context) (map[netip.Addr]string, error)
-	// Legacy returns the chains of AWS's daemon in iptables-legacy that no pod needs.
-	Legacy func() ([]string, error)
+	// Legacy returns the chains of AWS's daemon in iptables-legacy that no pod needs and that could
+	// not be removed, with the reason.
+	Legacy func() (chains []string, why, err error)
 }
 
 // Reporter publishes. Its methods may be called from any goroutine.

@@ -31,14 +31,19 @@ func awsChain(name string) bool {
 
 // awsRule reports whether AWS's daemon made a rule of a chain that is not its own.
 func awsRule(r nfnetlink.ForeignRule) bool {
+	return !awsChain(r.Chain) && (awsChain(r.To) || awsComment(r.Comment))
+}
+
+// awsComment reports whether a rule with a comment is one of AWS's daemon.
+func awsComment(comment string) bool {
 	comments := []string{"AWS, primary ENI", "AWS, CONNMARK", "AWS, outbound connections", "AWS SNAT CHAIN"}
-	return !awsChain(r.Chain) && (awsChain(r.To) || slices.Contains(comments, r.Comment))
+	return slices.Contains(comments, comment)
 }
 
 // RemoveAWS deletes the SNAT and the marks of connections that AWS's daemon made for the pods
 // of its plugin, and returns what it deleted. They match links by the beginning of a name, which
 // those of our pods have too, and would override our settings. No pod of AWS's plugin may be
-// left. Rules of iptables-legacy are not in nftables and stay; LegacyAWS finds them.
+// left. Rules of iptables-legacy are not in nftables: they are removed from its own tables.
 func (f *Firewall) RemoveAWS(ctx context.Context) (removed []string, err error) {
 	err = f.alone(ctx, func() error {
 		have, err := f.conn.Read(awsTable())
@@ -58,6 +63,9 @@ func (f *Firewall) RemoveAWS(ctx context.Context) (removed []string, err error) 
 		}
 		return errors.Join(errs...)
 	})
+	// Not under f.alone, which the ADDs of pods need: another program may hold iptables' lock.
+	gone, legacyErr := f.removeLegacyAWS(ctx)
+	removed, err = append(removed, gone...), errors.Join(err, legacyErr)
 	if err != nil {
 		return removed, fmt.Errorf("remove the rules of AWS's daemon: %w", err)
 	}
@@ -84,13 +92,37 @@ func (f *Firewall) removeAWSFrom(name nftables.TableName) (removed []string, err
 	return removed, nil
 }
 
-// LegacyAWS returns the chains that AWS's daemon has in iptables-legacy, which RemoveAWS leaves.
+// removeLegacyAWS deletes what AWS's daemon has in iptables-legacy, and keeps the error for
+// LegacyAWS.
+func (f *Firewall) removeLegacyAWS(ctx context.Context) (removed []string, err error) {
+	foreign := xtables.Foreign{Chain: awsChain, Rule: func(r xtables.Rule) bool { return awsComment(r.Comment) }}
+	var errs []error
+	for _, t := range iptablesTables() {
+		gone, err := xtables.Remove(ctx, f.ns, t.Name, foreign)
+		errs = append(errs, err)
+		for _, r := range gone.Rules {
+			removed = append(removed, fmt.Sprintf("rule %q of chain %s in table %s of iptables-legacy", r.Comment, r.Chain, t.Name))
+		}
+		for _, c := range gone.Chains {
+			removed = append(removed, fmt.Sprintf("chain %s in table %s of iptables-legacy", c, t.Name))
+		}
+	}
+	err = errors.Join(errs...)
+	f.legacy.Store(&legacyRemoval{err})
+	return removed, err
+}
+
+// legacyRemoval is how the last removal from iptables-legacy ended.
+type legacyRemoval struct{ err error }
+
+// LegacyAWS returns the chains that AWS's daemon has in iptables-legacy, and why RemoveAWS has not
+// removed them: nil if it has not failed, for example because it has not run since they were made.
 // It changes nothing.
-func (f *Firewall) LegacyAWS() (found []string, err error) {
+func (f *Firewall) LegacyAWS() (found []string, why, err error) {
 	for _, t := range iptablesTables() {
 		chains, err := xtables.Chains(f.ns, t.Name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, c := range chains {
 			if awsChain(c) {
@@ -98,5 +130,8 @@ func (f *Firewall) LegacyAWS() (found []string, err error) {
 			}
 		}
 	}
-	return found, nil
+	if last := f.legacy.Load(); last != nil && len(found) > 0 {
+		why = last.err
+	}
+	return found, why, nil
 }

@@ -3,10 +3,15 @@
 package nft
 
 import (
+	"context"
+	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/test/testns"
 )
@@ -63,16 +68,21 @@ func iptablesOfAWS() [][]string {
 	}
 }
 
-// asOthers makes rules of kube-proxy and of an operator, which stay.
-func asOthers(t *testing.T, ns *testns.NS) {
-	t.Helper()
-	for _, rule := range [][]string{
+// iptablesOfOthers are rules of kube-proxy and of an operator, which stay.
+func iptablesOfOthers() [][]string {
+	return [][]string{
 		{"nat", "-N", "KUBE-SERVICES"},
 		{"nat", "-A", "PREROUTING", "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES"},
 		{"nat", "-A", "KUBE-SERVICES", "-d", "172.20.0.1/32", "-p", "tcp", "-m", "tcp", "--dport", "443", "-j", "DNAT", "--to-destination", "10.0.0.9:443"},
 		{"nat", "-A", "POSTROUTING", "-s", "192.168.0.0/16", "-m", "comment", "--comment", "AWS VPN", "-j", "MASQUERADE"},
 		{"mangle", "-A", "PREROUTING", "-i", "eth0", "-j", "MARK", "--set-xmark", "0x1/0x1"},
-	} {
+	}
+}
+
+// asOthers makes them.
+func asOthers(t *testing.T, ns *testns.NS) {
+	t.Helper()
+	for _, rule := range iptablesOfOthers() {
 		run(t, ns, append([]string{"iptables-nft", "-t"}, rule...)...)
 	}
 }
@@ -119,39 +129,142 @@ func TestRulesOfAWSsDaemonAreRemovedAndThoseOfOthersStay(t *testing.T) {
 // The command is that of docs/migrate.md.
 const removeLegacy = `iptables-legacy-save | grep -v -e AWS-SNAT-CHAIN -e AWS-CONNMARK-CHAIN -e 'comment "AWS, ' | iptables-legacy-restore`
 
+// legacyOf is what iptables-legacy-save prints of a table with its counters, without the time.
+func legacyOf(t *testing.T, ns *testns.NS, table string) (lines []string) {
+	t.Helper()
+	for line := range strings.Lines(run(t, ns, "iptables-legacy-save", "-c", "-t", table)) {
+		if !strings.HasPrefix(line, "#") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// legacyOthers makes rules of others in iptables-legacy: with counters, without a target, with two
+// rules that lead to one chain. It skips the test where the kernel has no iptables-legacy.
+func legacyOthers(t *testing.T, ns *testns.NS) {
+	t.Helper()
+	if out, err := exec.Command("ip", "netns", "exec", ns.Name, "iptables-legacy", "-t", "nat", "-N", "KUBE-POSTROUTING").CombinedOutput(); err != nil {
+		t.Skipf("this kernel has no iptables-legacy: %v: %s", err, out)
+	}
+	for i, rule := range append(iptablesOfOthers(),
+		[]string{"nat", "-A", "KUBE-SERVICES", "-m", "comment", "--comment", "counted"},
+		[]string{"nat", "-N", "KUBE-MARK-MASQ"},
+		[]string{"nat", "-A", "KUBE-SERVICES", "-s", "10.1.0.0/16", "-g", "KUBE-MARK-MASQ"},
+		[]string{"nat", "-A", "KUBE-MARK-MASQ", "-j", "MARK", "--set-xmark", "0x4000/0x4000"},
+		[]string{"nat", "-A", "POSTROUTING", "-j", "KUBE-POSTROUTING"},
+		[]string{"nat", "-A", "KUBE-POSTROUTING", "-m", "mark", "!", "--mark", "0x4000/0x4000", "-j", "RETURN"},
+		[]string{"mangle", "-A", "FORWARD", "-p", "tcp", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP"},
+		[]string{"mangle", "-P", "FORWARD", "DROP"},
+	) {
+		argv := append([]string{"iptables-legacy", "-t"}, rule...)
+		if rule[1] == "-A" {
+			argv = append(argv, "-c", strconv.Itoa(i+3), strconv.Itoa((i+3)*100))
+		}
+		run(t, ns, argv...)
+	}
+}
+
+// legacyAWS makes the rules of AWS's daemon in iptables-legacy, beginning and ending chains of
+// others too.
+func legacyAWS(t *testing.T, ns *testns.NS) {
+	t.Helper()
+	for _, rule := range append(iptablesOfAWS(),
+		[]string{"nat", "-I", "KUBE-SERVICES", "1", "-m", "comment", "--comment", "AWS, CONNMARK", "-j", "RETURN"},
+		[]string{"nat", "-A", "KUBE-POSTROUTING", "-j", "AWS-SNAT-CHAIN-0"},
+		[]string{"nat", "-I", "PREROUTING", "1", "-m", "comment", "--comment", "AWS, CONNMARK", "-j", "KUBE-SERVICES"},
+		[]string{"nat", "-A", "AWS-CONNMARK-CHAIN-0", "-j", "KUBE-SERVICES"},
+	) {
+		run(t, ns, append([]string{"iptables-legacy", "-t"}, rule...)...)
+	}
+}
+
+func TestRulesOfAWSsDaemonInIptablesLegacyAreRemovedAndThoseOfOthersStay(t *testing.T) {
+	f, ns := open(t)
+	legacyOthers(t, ns)
+	tables := []string{"nat", "mangle"}
+	others := map[string][]string{}
+	for _, table := range tables {
+		others[table] = legacyOf(t, ns, table)
+	}
+	legacyAWS(t, ns)
+	removed, err := f.RemoveAWS(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("removed:\n%s", strings.Join(removed, "\n"))
+	for _, table := range tables {
+		if got := legacyOf(t, ns, table); !slices.Equal(got, others[table]) {
+			t.Errorf("left:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(others[table], "\n"))
+		}
+	}
+	for _, want := range []string{"chain AWS-SNAT-CHAIN-0 in table nat of iptables-legacy", `rule "AWS, primary ENI" of chain PREROUTING in table mangle of iptables-legacy`} {
+		if !slices.Contains(removed, want) {
+			t.Errorf("%q is not in %q", want, removed)
+		}
+	}
+	if again, err := f.RemoveAWS(t.Context()); err != nil || len(again) > 0 {
+		t.Errorf("again: %q, %v", again, err)
+	}
+	if found, why, err := f.LegacyAWS(); len(found) > 0 || why != nil || err != nil {
+		t.Errorf("found %q, %v, %v", found, why, err)
+	}
+	// The kernel's own check of what it has: iptables reads, changes and writes it.
+	run(t, ns, "iptables-legacy", "-t", "nat", "-A", "KUBE-SERVICES", "-j", "KUBE-MARK-MASQ")
+	run(t, ns, "iptables-legacy", "-t", "nat", "-D", "KUBE-SERVICES", "-j", "KUBE-MARK-MASQ")
+	if got := legacyOf(t, ns, "nat"); !slices.Equal(got, others["nat"]) {
+		t.Errorf("after a change of others:\n%s", strings.Join(got, "\n"))
+	}
+}
+
 func TestChainsOfAWSsDaemonInIptablesLegacyAreFound(t *testing.T) {
 	f, ns := open(t)
-	found := func() []string {
+	found := func() (list []string, why error) {
 		t.Helper()
-		list, err := f.LegacyAWS()
+		list, why, err := f.LegacyAWS()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return list
+		return list, why
 	}
 	names := func() string { return run(t, ns, "cat", "/proc/net/ip_tables_names") }
-	asAWSsDaemon(t, ns) // in nftables
-	if got := found(); len(got) > 0 {
-		t.Errorf("without iptables-legacy: %q", got)
+	if got, why := found(); len(got) > 0 || why != nil {
+		t.Errorf("without iptables-legacy: %q, %v", got, why)
 	}
 	if out, err := exec.Command("ip", "netns", "exec", ns.Name, "iptables-legacy", "-t", "nat", "-N", "KUBE-SERVICES").CombinedOutput(); err != nil {
 		t.Skipf("this kernel has no iptables-legacy: %v: %s", err, out)
 	}
-	if got := found(); len(got) > 0 || names() != "nat\n" {
-		t.Errorf("without chains of AWS's: %q; tables %q, want nat alone: a question about another makes it", got, names())
+	if got, why := found(); len(got) > 0 || why != nil || names() != "nat\n" {
+		t.Errorf("without chains of AWS's: %q, %v; tables %q, want nat alone: a question about another makes it", got, why, names())
 	}
 	for _, rule := range iptablesOfAWS() {
 		run(t, ns, append([]string{"iptables-legacy", "-t"}, rule...)...)
 	}
-	if got, want := found(), []string{"AWS-CONNMARK-CHAIN-0 in table nat", "AWS-SNAT-CHAIN-0 in table nat"}; !slices.Equal(got, want) {
-		t.Errorf("found %q, want %q", got, want)
+	want := []string{"AWS-CONNMARK-CHAIN-0 in table nat", "AWS-SNAT-CHAIN-0 in table nat"}
+	if got, why := found(); !slices.Equal(got, want) || why != nil {
+		t.Errorf("found %q, %v, want %q", got, why, want)
 	}
-	if removed, err := f.RemoveAWS(t.Context()); err != nil || len(removed) == 0 || len(found()) != 2 {
-		t.Errorf("after the rules of nftables were removed: %q, %v, %q", removed, err, found())
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel() // as if another program held the lock
+	before := legacyOf(t, ns, "nat")
+	held, err := os.Open("/run/xtables.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := f.RemoveAWS(cancelled); err == nil || len(removed) > 0 {
+		t.Errorf("while the lock is held: %q, %v", removed, err)
+	}
+	held.Close()
+	if got, why := found(); !slices.Equal(got, want) || why == nil || !slices.Equal(legacyOf(t, ns, "nat"), before) {
+		t.Errorf("after a removal that failed: %q, %v", got, why)
 	}
 	run(t, ns, "sh", "-c", removeLegacy)
-	if got := found(); len(got) > 0 {
-		t.Errorf("after the command of docs/migrate.md: %q", got)
+	if got, why := found(); len(got) > 0 || why != nil {
+		t.Errorf("after the command of docs/migrate.md: %q, %v", got, why)
 	}
 	if rest := run(t, ns, "iptables-legacy-save"); strings.Contains(rest, "AWS") || !strings.Contains(rest, ":KUBE-SERVICES") {
 		t.Errorf("after the command of docs/migrate.md:\n%s", rest)

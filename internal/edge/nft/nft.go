@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,8 @@ type Firewall struct {
 	sets   map[setName]nftables.Set
 
 	turn chan struct{} // holds one token; its holder may use conn
+
+	legacy atomic.Pointer[legacyRemoval] // nil before the first
 }
 
 type setName struct {

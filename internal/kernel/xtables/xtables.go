@@ -1,7 +1,7 @@
-// Package xtables lists the chains of iptables-legacy, which are not in nftables. It reads
-// the tables of the kernel's ip_tables as iptables-legacy-save does, and changes nothing: it
-// reads only tables that the namespace has, because a question about another one makes the
-// kernel load a module. Package edge/nft calls it. It needs CAP_NET_ADMIN.
+// Package xtables lists the chains of iptables-legacy, which are not in nftables, and removes
+// those of another program. It reads and replaces the tables of the kernel's ip_tables as
+// iptables-legacy does, and only tables that the namespace has, because a question about another
+// one makes the kernel load a module. Package edge/nft calls it. It needs CAP_NET_ADMIN.
 package xtables
 
 import (
@@ -28,19 +28,12 @@ const namesFile = "/proc/thread-self/net/ip_tables_names"
 // Chains returns the names of the chains that programs have made in an IPv4 table of
 // iptables-legacy, in the namespace ns: none if the namespace has no such table.
 func Chains(ns *os.File, table string) (chains []string, err error) {
-	err = netns.Do(ns, func() error {
-		names, err := os.ReadFile(namesFile)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(names)), table) {
-			return nil
-		}
+	err = open(ns, table, func(s socket) error {
+		c, err := s.read()
 		if err != nil {
 			return err
 		}
-		entries, err := read(table)
-		if err != nil {
-			return err
-		}
-		chains, err = parse(entries)
+		chains, err = parse(c.entries)
 		return err
 	})
 	if err != nil {
@@ -58,40 +51,80 @@ const (
 	infoLength  = nameLength + 52 // struct ipt_getinfo; its last field is the size of the entries
 	entriesHead = nameLength + 8  // struct ipt_get_entries: the name, the size, padding
 	maxEntries  = 32 << 20        // bytes; the agent's memory is limited, the kernel allows 512 MiB
+	hooks       = 5               // NF_INET_NUMHOOKS
 )
 
-// tries is how often a table is read that changes meanwhile.
+// tries is how often a table is read, or replaced, that changes meanwhile.
 const tries = 5
 
-// read returns the entries of a table, with the socket of any protocol: a raw one would need
-// CAP_NET_RAW too.
-func read(table string) ([]byte, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
+// socket asks the kernel about one table.
+type socket struct {
+	fd    int
+	table string
+}
+
+// open calls do in the namespace ns if this has the table, with the socket of any protocol: a raw
+// one would need CAP_NET_RAW too.
+func open(ns *os.File, table string, do func(socket) error) error {
+	return netns.Do(ns, func() error {
+		names, err := os.ReadFile(namesFile)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(names)), table) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return do(socket{fd, table})
+	})
+}
+
+// content is a table as the kernel describes it.
+type content struct {
+	validHooks uint32        // a bit for each
+	hookEntry  [hooks]uint32 // offset of the first entry of a hook's chain
+	underflow  [hooks]uint32 // and of its last one, the policy
+	number     uint32        // of entries
+	entries    []byte
+}
+
+// read returns a table.
+func (s socket) read() (content, error) {
 	for range tries {
 		info := make([]byte, infoLength)
-		copy(info[:nameLength-1], table)
-		if err := getsockopt(fd, optionInfo, info); err != nil {
-			return nil, err
+		copy(info[:nameLength-1], s.table)
+		if err := getsockopt(s.fd, optionInfo, info); err != nil {
+			return content{}, err
 		}
-		size := binary.NativeEndian.Uint32(info[infoLength-4:])
+		var c content
+		var size uint32
+		at := nameLength
+		for _, field := range []any{&c.validHooks, &c.hookEntry, &c.underflow, &c.number, &size} {
+			n, err := binary.Decode(info[at:], binary.NativeEndian, field)
+			if err != nil {
+				return content{}, err
+			}
+			at += n
+		}
 		if size > maxEntries {
-			return nil, fmt.Errorf("it has %d bytes, more than the %d that are read", size, maxEntries)
+			return content{}, fmt.Errorf("it has %d bytes, more than the %d that are read", size, maxEntries)
 		}
 		entries := make([]byte, entriesHead+int(size))
-		copy(entries[:nameLength-1], table)
+		copy(entries[:nameLength-1], s.table)
 		binary.NativeEndian.PutUint32(entries[nameLength:], size)
-		switch err := getsockopt(fd, optionEntries, entries); {
+		switch err := getsockopt(s.fd, optionEntries, entries); {
 		case err == nil:
-			return entries[entriesHead:], nil
+			c.entries = entries[entriesHead:]
+			return c, nil
 		case !errors.Is(err, unix.EAGAIN): // the kernel's answer if the size has changed
-			return nil, err
+			return content{}, err
 		}
 	}
-	return nil, fmt.Errorf("it changed during %d reads", tries)
+	return content{}, fmt.Errorf("it changed during %d reads", tries)
 }
 
 // getsockopt fills b, which begins with what the kernel is asked for.

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// entry is one of a table: the beginning of a chain if it has a name, else a rule with the
+// oneEntry is one of a table: the beginning of a chain if it has a name, else a rule with the
 // target ACCEPT.
-func entry(chain string) []byte {
+func oneEntry(chain string) []byte {
 	length := entryLength + 40 // struct xt_standard_target
 	if chain != "" {
 		length = entryLength + 64 // struct xt_error_target, padded to 8 bytes
@@ -26,7 +26,7 @@ func entry(chain string) []byte {
 
 // table has rules of a built-in chain, two chains and the table's end.
 func table() []byte {
-	return slices.Concat(entry(""), entry(""), entry("AWS-SNAT-CHAIN-0"), entry(""), entry("KUBE-SERVICES"), entry(""), entry("ERROR"))
+	return slices.Concat(oneEntry(""), oneEntry(""), oneEntry("AWS-SNAT-CHAIN-0"), oneEntry(""), oneEntry("KUBE-SERVICES"), oneEntry(""), oneEntry("ERROR"))
 }
 
 func TestTheChainsOfATableAreThoseThatProgramsMade(t *testing.T) {

@@ -29,6 +29,19 @@ func TestNftablesByNetlink(t *testing.T) {
 	})
 }
 
+// The kernel has the tables of iptables-legacy, which nodes with Amazon Linux 2 have too.
+func TestIptablesLegacy(t *testing.T) {
+	const extensions = "/usr/lib/x86_64-linux-gnu/xtables" // which iptables opens at run time
+	vm.Run(t, vm.Guest{
+		Package: "./internal/edge/nft", Tags: "netns", Run: "IptablesLegacy",
+		Machine: vm.Machine{
+			Modules:  append(vm.Nftables(), "iptable_mangle", "iptable_nat", "xt_MASQUERADE", "xt_addrtype", "xt_comment", "xt_connmark", "xt_conntrack", "xt_mark", "xt_nat", "xt_tcpudp"),
+			Programs: append(programs(), "cat", "grep", "iptables-legacy", "iptables-legacy-restore", "iptables-legacy-save"),
+			Files:    map[string]string{extensions: extensions},
+		},
+	})
+}
+
 func TestNamespaces(t *testing.T) {
 	vm.Run(t, vm.Guest{
 		Package: "./internal/kernel/netns", Tags: "netns",
