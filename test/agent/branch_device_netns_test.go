@@ -13,7 +13,7 @@ import (
 )
 
 // listed is what ip(8) prints, without owners.
-func (b *branched) listed(arguments ...string) (lines []string) {
+func listed(b *branched, arguments ...string) (lines []string) {
 	b.t.Helper()
 	for line := range strings.Lines(b.ip(arguments...)) {
 		words := strings.Fields(line)
@@ -27,7 +27,7 @@ func (b *branched) listed(arguments ...string) (lines []string) {
 
 // deviceKind is how the node tags the frames of the branch of VLAN 1: by the kernel's device of
 // 802.1Q, or by programs at a pair of links.
-func (b *branched) deviceKind() string {
+func deviceKind(b *branched) string {
 	b.t.Helper()
 	for _, kind := range []string{"vlan", "veth"} {
 		if b.ip("-o", "link", "show", "dev", "vlan.eth.1", "type", kind) != "" {
@@ -49,7 +49,7 @@ func TestPodsOnBranchesHaveTheRulesAndRoutesOfAWSsPlugin(t *testing.T) {
 			b.settled()
 			e := b.branch(1, "web", "node")
 			web := b.addBranch("web", e)
-			kind, gateway := b.deviceKind(), vpc.Gateway(e.Subnet4).String()
+			kind, gateway := deviceKind(b), vpc.Gateway(e.Subnet4).String()
 			if want, ok := os.LookupEnv("TRUNKLINE_DEVICE"); ok && kind != want {
 				t.Errorf("vlan.eth.1 is of the kind %s, want %s", kind, want)
 			}
@@ -61,14 +61,14 @@ func TestPodsOnBranchesHaveTheRulesAndRoutesOfAWSsPlugin(t *testing.T) {
 				rules = []string{"10: from all iif vlan.eth.1 lookup 101", "10: from all iif " + link + " lookup 101", "20: from all lookup local"}
 				routes = append(routes, pod+" dev "+link+" scope link")
 			}
-			got := slices.DeleteFunc(b.listed("rule"), func(line string) bool {
+			got := slices.DeleteFunc(listed(b, "rule"), func(line string) bool {
 				return !slices.Contains(rules, line) && !strings.Contains(line, "lookup 101") && !strings.Contains(line, "lookup local")
 			})
 			slices.Sort(got)
 			if slices.Sort(rules); !slices.Equal(got, rules) {
 				t.Errorf("rules\n%s\nwant\n%s\nof all\n%s", strings.Join(got, "\n"), strings.Join(rules, "\n"), b.ip("rule"))
 			}
-			got = b.listed("route", "show", "table", "101")
+			got = listed(b, "route", "show", "table", "101")
 			slices.Sort(got)
 			if slices.Sort(routes); !slices.Equal(got, routes) {
 				t.Errorf("table 101\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(routes, "\n"))

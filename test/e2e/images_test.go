@@ -4,10 +4,15 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/trunkline/trunkline/lab/image"
 )
 
 // TestImages is a lab with a node of each image of EKS: that of Ubuntu with the files that
@@ -17,13 +22,42 @@ func TestImages(t *testing.T) {
 	l := lab{name: uniqueName("im"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
-	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/images.yaml")
+	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", withOwnImage(t, "examples/images.yaml"))
 	for _, s := range []step{
 		{"pods on all nodes reach each other", podsOfAllNodesReachEachOther},
 		{"pods of several interfaces of Ubuntu are reached, also after a reboot", ubuntuLeavesInterfacesAlone},
 	} {
 		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
 	}
+}
+
+// ownImage is an image that only the archive in the lab's file has.
+const ownImage = "own.test/app:1"
+
+// withOwnImage is a lab's file that names an archive with ownImage beside it.
+func withOwnImage(t *testing.T, example string) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "./lab/workload/cmd/workload")
+	build.Dir = "../.."
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the workload: %v\n%s", err, out)
+	}
+	text, err := os.ReadFile(filepath.Join("../..", example))
+	if err == nil {
+		err = image.Recipe{
+			Files: map[string]string{"/workload": filepath.Join(dir, "workload")}, Dirs: []string{"/tmp"}, Entrypoint: []string{"/workload"},
+		}.Write(filepath.Join(dir, "own.tar"), ownImage)
+	}
+	path := filepath.Join(dir, "lab.yaml")
+	if err == nil {
+		err = os.WriteFile(path, append(text, "images: [own.tar]\n"...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // ubuntuLeavesInterfacesAlone runs more pods on the node than its first interface has
@@ -84,11 +118,11 @@ spec:
 	return addresses
 }
 
-// podsOfAllNodesReachEachOther starts a pod on each node.
+// podsOfAllNodesReachEachOther starts a pod of ownImage on each node.
 func podsOfAllNodesReachEachOther(t *testing.T, l lab) {
 	pods := map[string]string{}
 	for _, n := range l.nodes(t) {
-		pods["on-"+n.Name] = n.startPod(t, "on-"+n.Name).String()
+		pods["on-"+n.Name] = n.startPodOf(t, "on-"+n.Name, ownImage).String()
 	}
 	for from := range pods {
 		for to, addr := range pods {

@@ -58,7 +58,13 @@ func (n node) reboot(t testing.TB) {
 // test ends.
 func (n node) startPod(t testing.TB, name string) netip.Addr {
 	t.Helper()
-	n.l.kubectl(t, "run", name, "--image", workloadImage, "--restart=Never",
+	return n.startPodOf(t, name, workloadImage)
+}
+
+// startPodOf is startPod with an image that the node has.
+func (n node) startPodOf(t testing.TB, name, image string) netip.Addr {
+	t.Helper()
+	n.l.kubectl(t, "run", name, "--image", image, "--image-pull-policy=Never", "--restart=Never",
 		"--overrides", `{"spec":{"nodeName":"`+n.KubeName+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
 	t.Cleanup(func() { n.l.remove(t, "pod/"+name) })
 	n.l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=90s")

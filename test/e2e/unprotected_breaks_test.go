@@ -8,15 +8,18 @@ import (
 	"time"
 )
 
+// breaker runs a break.
+type breaker struct{ *unprotected }
+
 // unprotectedBreak takes mechanisms away, after which packets arrive, or pods that no policy selects do not
 // start.
 type unprotectedBreak struct {
 	name   string
 	bricks bool // pods that no policy selects do not start
-	do     func(*testing.T, *unprotected)
+	do     func(*testing.T, breaker)
 	create func(*testing.T, *unprotected) // nil: the ordinary pods of a case
 	kinds  []string                       // of the guarded pods
-	heal   func(*testing.T, *unprotected)
+	heal   func(*testing.T, breaker)
 }
 
 // unprotectedBreaks are those of a mode, in an order: the last ones leave the lab without the
@@ -24,13 +27,13 @@ type unprotectedBreak struct {
 func unprotectedBreaks(mode string) []unprotectedBreak {
 	wrong := unprotectedBreak{
 		name: "the groups of the nodes, of the cases of EC2", kinds: []string{byLabel, byAccount},
-		do:   func(t *testing.T, u *unprotected) { u.apply(t, u.policiesOf(groupNamed(t, u.lab, "nodes"))) },
-		heal: func(t *testing.T, u *unprotected) { u.apply(t, u.policies()) },
+		do:   func(t *testing.T, u breaker) { u.apply(t, u.policiesOf(groupNamed(t, u.lab, "nodes"))) },
+		heal: func(t *testing.T, u breaker) { u.apply(t, u.policies()) },
 	}
 	bricked := unprotectedBreak{
 		name: "a webhook for all pods, without an endpoint", bricks: true,
-		do: func(t *testing.T, u *unprotected) { u.apply(t, webhookForAll); u.refusing(t, true) },
-		heal: func(t *testing.T, u *unprotected) {
+		do: func(t *testing.T, u breaker) { u.apply(t, webhookForAll); u.refusing(t, true) },
+		heal: func(t *testing.T, u breaker) {
 			u.kubectl(t, "delete", "validatingwebhookconfiguration", "test-for-all-pods")
 			u.refusing(t, false)
 		},
@@ -38,7 +41,7 @@ func unprotectedBreaks(mode string) []unprotectedBreak {
 	if mode == ebpf {
 		return []unprotectedBreak{bricked, wrong, {
 			name: "nodes do not enforce groups, of all others", kinds: []string{byLabel, byAccount},
-			do: func(t *testing.T, u *unprotected) { u.uncheck(t) },
+			do: func(t *testing.T, u breaker) { u.uncheck(t) },
 		}}
 	}
 	return []unprotectedBreak{
@@ -46,11 +49,11 @@ func unprotectedBreaks(mode string) []unprotectedBreak {
 		wrong,
 		{
 			name: "without the node's check, of the cases after admission", kinds: []string{byLabel},
-			do: func(t *testing.T, u *unprotected) { u.uncheck(t) }, create: labelsAfterAdmission,
+			do: func(t *testing.T, u breaker) { u.uncheck(t) }, create: labelsAfterAdmission,
 		},
 		{
 			name: "without admission and the node's check, of all others", kinds: []string{byLabel, byAccount},
-			do: func(t *testing.T, u *unprotected) { u.unadmit(t); u.admitted(t, false) },
+			do: func(t *testing.T, u breaker) { u.unadmit(t); u.admitted(t, false) },
 		},
 	}
 }
@@ -72,7 +75,7 @@ webhooks:
 `
 
 // refusing waits until the API server refuses pods that no policy selects, or admits them.
-func (u *unprotected) refusing(t testing.TB, refuses bool) {
+func (u breaker) refusing(t testing.TB, refuses bool) {
 	t.Helper()
 	eventually(t, time.Minute, fmt.Sprintf("pods that no policy selects are refused: %v", refuses), func(t testing.TB) error {
 		r := u.command(t.Context(), []byte(u.manifest("dry-"+free, free, 0, "")), "kubectl", "create", "--dry-run=server", "-f", "-")
@@ -84,7 +87,7 @@ func (u *unprotected) refusing(t testing.TB, refuses bool) {
 }
 
 // bricked expects that pods that no policy selects do not start, as the cases count them.
-func (u *unprotected) bricked(t *testing.T, b unprotectedBreak) {
+func (u breaker) bricked(t *testing.T, b unprotectedBreak) {
 	names := u.names(false, 2)
 	if refused := u.create(t, 2, ""); refused == "" {
 		t.Error("no pod was refused")
@@ -100,7 +103,7 @@ func (u *unprotected) bricked(t *testing.T, b unprotectedBreak) {
 }
 
 // broken expects that packets of all guarded pods are counted, in both directions.
-func (u *unprotected) broken(t *testing.T, b unprotectedBreak) {
+func (u breaker) broken(t *testing.T, b unprotectedBreak) {
 	u.number++
 	defer u.reset(t)
 	b.do(t, u)
@@ -109,7 +112,7 @@ func (u *unprotected) broken(t *testing.T, b unprotectedBreak) {
 		return
 	}
 	if b.create != nil {
-		b.create(t, u)
+		b.create(t, u.unprotected)
 	} else if refused := u.create(t, 2, ""); refused != "" {
 		t.Fatal(refused)
 	}

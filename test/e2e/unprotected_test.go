@@ -96,7 +96,7 @@ func neverUnprotected(t *testing.T, mode string, seed uint64, rng *rand.Rand) {
 		}
 	}
 	for _, b := range unprotectedBreaks(mode) {
-		if !t.Run("broken: "+b.name, func(t *testing.T) { u.broken(t, b) }) {
+		if !t.Run("broken: "+b.name, func(t *testing.T) { breaker{u}.broken(t, b) }) {
 			return
 		}
 	}

@@ -121,7 +121,7 @@ func (c *Controller) begin(ctx context.Context) error {
 	if err := fits(c.datapath, change, stay); err != nil {
 		return err
 	}
-	if err := errors.Join(c.apply(change), c.prune()); err != nil {
+	if err := errors.Join(c.writer().change(change), c.prune()); err != nil {
 		return err
 	}
 	if err := call(ctx, c.Deps, c.datapath); err != nil {

@@ -41,8 +41,6 @@ func Write(d *bpf.Datapath, change policy.Change) error {
 	return writer{maps: &d.Maps, state: d.State}.change(change)
 }
 
-func (c *Controller) apply(change policy.Change) error { return c.writer().change(change) }
-
 func (c *Controller) writer() writer {
 	return writer{maps: &c.datapath.Maps, state: c.datapath.State, cut: c.faults.cut}
 }

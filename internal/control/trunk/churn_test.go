@@ -174,7 +174,7 @@ func TestUnderChurnAndFaultsNoVLANIsHeldTwiceAndNoBranchLeaks(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inWorld(t, nil, func(w *world) {
 				c := newChurn(w, seed)
-				c.run()
+				c.wholeRun()
 				for _, wrong := range c.wrong {
 					t.Error(wrong)
 				}
@@ -206,7 +206,7 @@ func TestChurnNoticesAVLANThatIsUsedTooSoonAndBranchesThatAreLeft(t *testing.T) 
 			inWorld(t, nil, func(w *world) {
 				c := newChurn(w, 0)
 				broken.do(c)
-				c.run()
+				c.wholeRun()
 				if len(c.wrong) == 0 || !strings.Contains(c.wrong[0], broken.want) {
 					t.Errorf("the run found %q, want one with %q", c.wrong, broken.want)
 				}
@@ -271,9 +271,9 @@ func newChurn(w *world, seed uint64) *churn {
 	}
 }
 
-// run is a run, from the first pod until nothing is left, or something is wrong.
-func (c *churn) run() {
-	c.begin()
+// wholeRun is a run, from the first pod until nothing is left, or something is wrong.
+func (c *churn) wholeRun() {
+	c.underFaults()
 	for range churnSteps {
 		if c.step(); len(c.wrong) > 0 {
 			return
@@ -284,11 +284,11 @@ func (c *churn) run() {
 	c.elapse(10 * time.Minute)
 	c.check()
 	c.served()
-	c.finish()
+	c.endAll()
 }
 
-// begin starts the controller as the seed configures it, with the faults.
-func (c *churn) begin() {
+// underFaults starts the controller as the seed configures it, with the faults.
+func (c *churn) underFaults() {
 	c.elapse(5 * time.Second)
 	c.stop()
 	c.reserve(c.vlans + 1)
@@ -307,8 +307,8 @@ func (c *churn) begin() {
 	c.api.inject(func() string { return []string{"", "", "", "", "", "", "", "", "lost", "reply lost"}[writes.IntN(10)] })
 }
 
-// finish ends all pods, and finds what is left of them.
-func (c *churn) finish() {
+// endAll ends all pods, and finds what is left of them.
+func (c *churn) endAll() {
 	for name := range c.pods {
 		c.end(name)
 	}

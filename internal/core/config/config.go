@@ -200,7 +200,7 @@ func (c Config) checkCombinations() (problems []error) {
 }
 
 // withoutPrograms is the error of nodes that have to enforce groups while network policies are off. Nothing
-// else is done in the place of what is asked for: a pod that matches late would be left without a word.
+// else is done in the place of what is asked for: a pod that matches late would be unprotected without an error.
 func (c Config) withoutPrograms() error {
 	remedy := "set network-policy to on"
 	if c.Branches() && !c.ChoosesGroups() {

@@ -98,7 +98,7 @@ func (g *GroupObjects) Synced() bool {
 	return g.known.answered()
 }
 
-// Denied is why the API server does not let SecurityGroups be read, and what to do; empty if it does, or has not
+// Denied is why the API server refuses SecurityGroups, and what to do; empty if it does, or has not
 // answered. Those of a snapshot stay in force.
 func (g *GroupObjects) Denied() string {
 	g.mu.Lock()
@@ -106,7 +106,7 @@ func (g *GroupObjects) Denied() string {
 	if g.known.groups.listed || g.known.denied == "" {
 		return ""
 	}
-	return "the API server does not let the agent read securitygroups.trunkline.dev, the groups that nodes enforce (" + g.known.denied +
+	return "the API server does not allow the agent to read securitygroups.trunkline.dev, the groups that nodes enforce (" + g.known.denied +
 		"): apply deploy/components/node-groups, which the components trunks, managed and auto include, and deploy/crds"
 }
 

@@ -80,3 +80,21 @@ func TestDevicesOfBranches(t *testing.T) {
 		})
 	}
 }
+
+// Pods of both modes on branches of a node with an agent, by devices and by programs: the guest's
+// vlan.eth.1 is a device of 802.1Q, or one end of a pair of links.
+func TestPodsOnBranches(t *testing.T) {
+	const plugin = "/trunkline-cni"
+	built := buildPlugin(t)
+	for kind, modules := range map[string][]string{"vlan": append(policyModules(), "8021q"), "veth": policyModules()} {
+		t.Run(kind, func(t *testing.T) {
+			vm.Run(t, vm.Guest{
+				Package: "./test/agent", Tags: "netns,vmguest", Run: "^TestPodsOnBranchesHaveThe",
+				Machine: vm.Machine{
+					Modules: modules, Programs: programs(), Env: []string{"TRUNKLINE_PLUGIN=" + plugin, "TRUNKLINE_DEVICE=" + kind},
+					Files: map[string]string{plugin: built, "/src/go.mod": "go.mod", "/src/deploy/iam": "deploy/iam"},
+				},
+			})
+		})
+	}
+}

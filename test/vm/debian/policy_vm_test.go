@@ -48,6 +48,19 @@ func TestFirstPackets(t *testing.T) {
 // says what it lacks, and refuses pods.
 func TestAKernelThatLacksAFeature(t *testing.T) {
 	const missing, plugin = "xt_bpf", "/trunkline-cni"
+	built := buildPlugin(t)
+	vm.Run(t, vm.Guest{
+		Package: "./test/agent", Tags: "netns,vmguest", Run: "^TestAKernelThatLacks",
+		Machine: vm.Machine{
+			Modules: policyModules(missing), Programs: programs(), Env: []string{"TRUNKLINE_PLUGIN=" + plugin, "TRUNKLINE_MISSING=" + missing},
+			Files: map[string]string{plugin: built, "/src/go.mod": "go.mod", "/src/deploy/iam": "deploy/iam"},
+		},
+	})
+}
+
+// buildPlugin builds the plugin, and returns its file.
+func buildPlugin(t *testing.T) string {
+	t.Helper()
 	binary, err := vm.New(t).Build(t.Context(), "build", "./cmd/trunkline-cni")
 	if err != nil {
 		t.Fatal(err)
@@ -56,11 +69,5 @@ func TestAKernelThatLacksAFeature(t *testing.T) {
 	if err := os.WriteFile(built, binary, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	vm.Run(t, vm.Guest{
-		Package: "./test/agent", Tags: "netns,vmguest", Run: "^TestAKernelThatLacks",
-		Machine: vm.Machine{
-			Modules: policyModules(missing), Programs: programs(), Env: []string{"TRUNKLINE_PLUGIN=" + plugin, "TRUNKLINE_MISSING=" + missing},
-			Files: map[string]string{plugin: built, "/src/go.mod": "go.mod", "/src/deploy/iam": "deploy/iam"},
-		},
-	})
+	return built
 }
