@@ -12,6 +12,18 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
+// Variables of a guest.
+const (
+	pluginEnv = "TRUNKLINE_PLUGIN" // path of the plugin: a guest has no compiler
+	deviceEnv = "TRUNKLINE_DEVICE" // the kind of a branch's device
+)
+
+// builtPlugin is the path of a plugin that was built before; empty outside of a guest.
+func builtPlugin() string {
+	path, _ := os.LookupEnv(pluginEnv)
+	return path
+}
+
 // listed is what ip(8) prints, without owners.
 func listed(b *branched, arguments ...string) (lines []string) {
 	b.t.Helper()
@@ -50,7 +62,7 @@ func TestPodsOnBranchesHaveTheRulesAndRoutesOfAWSsPlugin(t *testing.T) {
 			e := b.branch(1, "web", "node")
 			web := b.addBranch("web", e)
 			kind, gateway := deviceKind(b), vpc.Gateway(e.Subnet4).String()
-			if want, ok := os.LookupEnv("TRUNKLINE_DEVICE"); ok && kind != want {
+			if want, ok := os.LookupEnv(deviceEnv); ok && kind != want {
 				t.Errorf("vlan.eth.1 is of the kind %s, want %s", kind, want)
 			}
 			pod := web.Addr.String()

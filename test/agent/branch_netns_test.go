@@ -52,7 +52,7 @@ func newBranchedOf(t *testing.T, mode endpoint.Mode, ipv6 bool) *branched {
 	peer := testns.New(t, "peer")
 	from := func(groups ...string) []cloud.RuleSpec { return []cloud.RuleSpec{{Protocol: "-1", Groups: groups}} }
 	n := node.New(t, node.Config{
-		Type: "m5.large", IPv6: ipv6,
+		Type: "m5.large", IPv6: ipv6, Plugin: builtPlugin(),
 		Init: []string{"security-groups-for-pods=managed", "pod-security-group-enforcing-mode=" + string(mode)},
 		Groups: []cloud.GroupSpec{
 			{Name: "web", Ingress: from("node", "web")},

@@ -13,18 +13,14 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// Variables of a guest.
-const (
-	pluginEnv  = "TRUNKLINE_PLUGIN"  // path of the plugin: a guest has no compiler
-	missingEnv = "TRUNKLINE_MISSING" // the module that is missing, which a message must name
-)
+// missingEnv is the variable of a guest with the module that is missing, which a message must name.
+const missingEnv = "TRUNKLINE_MISSING"
 
 // The kernel lacks something that policies need: it is missing in this guest, and nothing pretends
 // that it is.
 func TestAKernelThatLacksAFeatureIsReportedByItsName(t *testing.T) {
 	missing, _ := os.LookupEnv(missingEnv)
-	plugin, _ := os.LookupEnv(pluginEnv)
-	n := node.New(t, node.Config{Plugin: plugin})
+	n := node.New(t, node.Config{Plugin: builtPlugin()})
 	p := &policed{n, t, apiServer(t, n)}
 	p.namespace("default")
 	p.start()

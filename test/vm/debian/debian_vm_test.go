@@ -89,7 +89,7 @@ func TestPodsOnBranches(t *testing.T) {
 	for kind, modules := range map[string][]string{"vlan": append(policyModules(), "8021q"), "veth": policyModules()} {
 		t.Run(kind, func(t *testing.T) {
 			vm.Run(t, vm.Guest{
-				Package: "./test/agent", Tags: "netns,vmguest", Run: "^TestPodsOnBranchesHaveThe",
+				Package: "./test/agent", Tags: "netns,vmguest", Run: "^TestPodsOnBranchesHaveTheRules",
 				Machine: vm.Machine{
 					Modules: modules, Programs: programs(), Env: []string{"TRUNKLINE_PLUGIN=" + plugin, "TRUNKLINE_DEVICE=" + kind},
 					Files: map[string]string{plugin: built, "/src/go.mod": "go.mod", "/src/deploy/iam": "deploy/iam"},
