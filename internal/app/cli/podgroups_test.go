@@ -13,6 +13,7 @@ import (
 func TestTheStatusOfANodeSaysWhoMakesBranchesAndWhyNot(t *testing.T) {
 	asked := vpcresources.CNINodeSpec{Features: []vpcresources.Feature{{Name: vpcresources.SecurityGroupsForPods}}}
 	own := func(l vpcresources.BranchLedger) vpcresources.CNINode {
+		l.InstanceID = "i-0123456789abcdef0"
 		return vpcresources.CNINode{Spec: asked, Status: vpcresources.CNINodeStatus{Trunkline: &l}}
 	}
 	for name, tt := range map[string]struct {
@@ -22,7 +23,7 @@ func TestTheStatusOfANodeSaysWhoMakesBranchesAndWhyNot(t *testing.T) {
 		"no branches wanted":  {vpcresources.CNINode{}, "", ""},
 		"the account may not": {own(vpcresources.BranchLedger{Backoffs: []vpcresources.BackoffRecord{{Key: "trunk", Message: "OperationNotPermitted"}}}), "", "OperationNotPermitted"},
 		"own, before a pod":   {own(vpcresources.BranchLedger{}), "own, because", ""},
-		"own":                 {own(vpcresources.BranchLedger{Trunk: &vpcresources.TrunkRecord{ENIID: "eni-1", Phase: vpcresources.TrunkReady}}), "trunk eni-1 is Ready", ""},
+		"own":                 {own(vpcresources.BranchLedger{Trunk: &vpcresources.TrunkRecord{ENIID: "eni-0123456789abcdef0", Phase: vpcresources.TrunkReady}}), "trunk eni-0123456789abcdef0 is Ready", ""},
 		"managed":             {vpcresources.CNINode{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{vpcresources.FinalizerAWS}}, Spec: asked}, "managed, because", ""},
 		"no record yet":       {vpcresources.CNINode{Spec: asked}, "no controller has recorded", ""},
 	} {
@@ -45,6 +46,17 @@ func TestTheStatusOfANodeSaysWhoMakesBranchesAndWhyNot(t *testing.T) {
 				t.Errorf("errors %q, want %q", wrong, tt.refused)
 			}
 		})
+	}
+}
+
+// The API server accepts records that the controller refuses, as one that was edited by hand.
+func TestTheStatusHasRecordsOfBranchesThatTheControllerRefuses(t *testing.T) {
+	in := healthy()
+	l := vpcresources.BranchLedger{InstanceID: "i-0123456789abcdef0", VLANs: []vpcresources.VLANRecord{{VLANID: 3, Owner: "a"}, {VLANID: 3, Owner: "b"}}}
+	in.cniNodes = []vpcresources.CNINode{{ObjectMeta: metav1.ObjectMeta{Name: in.nodes[0].Name}, Status: vpcresources.CNINodeStatus{Trunkline: &l}}}
+	s := summarise(in, now())
+	if got := strings.Join(s.Wrong(), "; "); s.Ready() || !strings.Contains(got, "CNINode "+in.nodes[0].Name) || !strings.Contains(got, "the record of branches is refused") {
+		t.Errorf("errors %q", got)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/trunk"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -387,6 +388,9 @@ func (s *Status) podGroups(in clusterState, node string) {
 		}
 		if refused != "" {
 			s.wrong("node "+node, "%s", refused)
+		}
+		if err := trunk.CheckRecord(in.cniNodes[i].Status.Trunkline); err != nil {
+			s.wrong("CNINode "+node, "the record of branches is refused: no branch of the node is changed and no pod gets one until it is corrected, or deleted if no pod of the node has a branch: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}
 }

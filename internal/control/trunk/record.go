@@ -203,6 +203,16 @@ func prefixText(p netip.Prefix) string {
 
 // Read.
 
+// CheckRecord returns all for which the controller refuses the record of a CNINode: it changes nothing of the node until
+// that is corrected. nil for a record that it takes, or none.
+func CheckRecord(l *vpcresources.BranchLedger) error {
+	if l == nil {
+		return nil
+	}
+	_, err := readLedger(l, vpc.InstanceID(l.InstanceID))
+	return err
+}
+
 // readLedger is the record that a status has for an instance. A status without one is a new record. An
 // error names all that is wrong with it: then nothing of the node may be changed.
 func readLedger(l *vpcresources.BranchLedger, instance vpc.InstanceID) (record, error) {
