@@ -243,7 +243,7 @@ func (g *enforcedGroups) reportDenied(report func()) {
 		return
 	}
 	if denied != "" {
-		g.events.NodeWarning(reasonNotRead, "Pods without a branch that a SecurityGroupPolicy selects are cut off on this node, or refused; others are not concerned: "+denied+".")
+		g.events.NodeWarning(reasonNotRead, "Pods without a branch that a SecurityGroupPolicy selects have on this node what their groups allowed when they were last read; without that they are cut off, or refused. Others are not concerned: "+denied+".")
 	}
 	report()
 }

@@ -158,8 +158,8 @@ func (p *policies) unable() string {
 	if problem := p.Problem(); problem != "" {
 		return "its node cannot enforce groups: " + problem + ": it runs with the groups of its node, if none of its own were in force before" + remedy
 	}
-	if denied := p.groups.objects.Denied(); denied != "" && !p.groups.objects.Copied() {
-		return "its node knows no groups: " + denied + ": it is cut off" + remedy
+	if denied := p.groups.objects.Denied(); denied != "" {
+		return "its node does not know what its groups allow now: " + denied + ": it has what they allowed when they were last read, or is cut off" + remedy
 	}
 	return ""
 }

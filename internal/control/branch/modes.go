@@ -116,9 +116,10 @@ func (m *Modes) Wanted(p kube.Pod) kube.Pod {
 }
 
 // Have are the pods of the node, of which each has a branch if it was wired with one, in all of its sandboxes:
-// an older one may still be there. The mode decides on those that are not wired yet.
+// an older one may still be there. The mode decides on those that are not wired yet. A pod that requests a
+// branch may have been wired without one in an earlier mode of the node, and its node enforces its groups.
 func (m *Modes) Have(pods []kube.Pod) []kube.Pod {
-	if !m.Chosen() {
+	if m == nil || m.Setting != groupmode.Undecided && m.Setting != groupmode.Own && m.Setting != groupmode.Managed {
 		return pods
 	}
 	branch := map[string]bool{}

@@ -203,3 +203,24 @@ func TestAPodHasABranchIfAllOfItsSandboxesHaveOne(t *testing.T) {
 		}
 	}
 }
+
+// The node had the mode ebpf when the pod was wired, and branches are the setting now: that the pod requests one
+// is no reason to leave its groups to the VPC.
+func TestAPodThatWasWiredWithoutABranchHasNoneInAnotherMode(t *testing.T) {
+	store := statetest.Open(t, t.TempDir())
+	statetest.Update(t, store, func(tx *state.Tx) error {
+		return tx.Put(endpoint.Endpoint{
+			Key: endpoint.Key{ContainerID: "c", IfName: "eth0"}, Pod: endpoint.Pod{Namespace: "shop", Name: "web", UID: "uid-web"},
+			Stage: endpoint.Ready, ID: 1, Link: "l", Attachment: endpoint.Attachment{Kind: endpoint.Routed},
+		})
+	})
+	pods := []kube.Pod{{UID: "uid-web", BranchInterface: true}, {UID: "uid-new", BranchInterface: true}}
+	for _, mode := range []groupmode.Mode{groupmode.Own, groupmode.Managed} {
+		if got := NewModes(ModesDeps{State: store, Setting: mode}).Have(pods); got[0].BranchInterface || !got[1].BranchInterface {
+			t.Errorf("%s: %+v, want a branch of the new pod only", mode, got)
+		}
+	}
+	if got := NewModes(ModesDeps{State: store, Setting: "off"}).Have(pods); !got[0].BranchInterface {
+		t.Error("off: the pods are changed")
+	}
+}

@@ -441,6 +441,17 @@ func TestAPodKeepsItsLastGroupsOverARestart(t *testing.T) {
 	if got := of(again); got != "isolated" {
 		t.Errorf("a later pod of the name has %q", got)
 	}
+	static := pod
+	static.Static, static.UID = "manifest-1", "uid-3"
+	(*node)[0] = static
+	usable := restarted(func(*objects) {})
+	of(usable)
+	o.kept = map[string][]vpc.SecurityGroupID{"manifest-1": {"sg-0000000a"}}
+	(*node)[0].UID = "uid-4" // the kubelet has created its object again
+	if got := of(restarted(unusable)); got != inWeb {
+		t.Errorf("a static pod of which the object is another one: labels %q, want %q", got, inWeb)
+	}
+	(*node)[0] = pod
 	*node = append(nodePods{}, shopPod("plain", "x"))
 	of(again)
 	(*node)[0] = pod

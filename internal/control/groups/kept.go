@@ -56,7 +56,7 @@ func (o *Objects) save(of []kube.Pod, all bool) {
 	if all {
 		exists, named := map[string]bool{}, map[policy.PodRef]bool{}
 		for _, p := range of {
-			exists[p.UID], named[policy.PodRef{Namespace: p.Namespace, Name: p.Name}] = true, true
+			exists[keyOf(p)], named[policy.PodRef{Namespace: p.Namespace, Name: p.Name}] = true, true
 		}
 		before := len(o.kept.groups)
 		maps.DeleteFunc(o.kept.groups, func(uid string, _ []vpc.SecurityGroupID) bool { return !exists[uid] })

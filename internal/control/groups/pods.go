@@ -1,6 +1,7 @@
 package groups
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,11 +23,15 @@ func (o *Objects) label(p kube.Pod) kube.Pod {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	ref := policy.PodRef{Namespace: p.Namespace, Name: p.Name}
-	o.recall(ref, p.UID)
+	o.recall(ref, keyOf(p))
 	p.Labels = o.labels(p.Selectable(), p.Addresses, o.Branches && p.BranchInterface, p.Requests)
-	o.remember(ref, p.UID)
+	o.remember(ref, keyOf(p))
 	return p
 }
+
+// keyOf is the uid of a pod; of a static one that of its manifest, which stays when the kubelet creates its
+// object at the API server again.
+func keyOf(p kube.Pod) string { return cmp.Or(p.Static, p.UID) }
 
 // Pods are the pods of the node, labelled by their groups; control/policy's Pods.
 type Pods struct {

@@ -142,6 +142,8 @@ func enforced(e Enforcement, origin string) metav1.Condition {
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonEnforced, "the network policies of the cluster are enforced on pods that Trunkline wired"
 	case e.Any:
 		c.Reason, c.Message = reasonLoading, "the first network policies are being loaded; pods that are added wait for them"
+	case e.Known && e.Faults != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, trunkline.ReasonPolicyFaults, "the cluster has no network policies; of what would enforce them, and security groups of pods: "+e.Faults
 	case e.Known:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonNoPolicies, "the cluster has no network policies"
 	default:

@@ -32,6 +32,7 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 		{enforced(Enforcement{Known: true, Any: true, On: true, Faults: "pod a/b is cut off"}, ""), metav1.ConditionTrue, "EnforcedWithFaults", "with faults: pod a/b is cut off"},
 		{enforced(Enforcement{Known: true, Any: true}, ""), metav1.ConditionFalse, "PoliciesLoading", "wait"},
 		{enforced(Enforcement{Known: true}, ""), metav1.ConditionTrue, "NoPolicies", "no network policies"},
+		{enforced(Enforcement{Known: true, Faults: "the groups may not be read"}, ""), metav1.ConditionTrue, "EnforcedWithFaults", "the groups may not be read"},
 		{enforced(Enforcement{}, ""), metav1.ConditionUnknown, "PoliciesNotKnown", "new pods are refused"},
 		{writable(false, "/d"), metav1.ConditionTrue, "HasSpace", "records"},
 		{writable(true, "/d"), metav1.ConditionFalse, "DiskFull", "the file system of /d is full"},

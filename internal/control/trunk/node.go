@@ -427,13 +427,10 @@ func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.D
 	if len(d.Actions) == 0 && now.Before(n.times.bound.Add(boundWithin)) {
 		return nil
 	}
-	begun, calls := n.rec.state, []core.Intent(nil)
+	begun, calls, taken := n.rec.state, []core.Intent(nil), []core.Action(nil)
 	for _, a := range d.Actions {
-		if a.ID == "" {
-			if !n.c.subnets.take(a) {
-				n.loop.Mark() // it is planned again, with what is left
-				continue
-			}
+		fresh := a.ID == ""
+		if fresh {
 			a.ID = newID()
 		}
 		next, err := core.Begin(begun, a, n.c.o.Config, now)
@@ -442,7 +439,13 @@ func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.D
 			n.loop.Mark()
 			continue
 		}
-		begun = next
+		if fresh && !n.c.subnets.take(a) {
+			n.loop.Mark() // it is planned again, with what is left
+			continue
+		}
+		if begun = next; fresh {
+			taken = append(taken, a)
+		}
 		n.c.o.Log.Debug("action begins", "node", n.name, "action", a.String(), "id", a.ID, "why", a.Why)
 		if i, open := begun.Call(a.ID); open {
 			calls = append(calls, i)
@@ -451,6 +454,7 @@ func (n *node) begin(ctx context.Context, object *vpcresources.CNINode, d core.D
 		}
 	}
 	if err := n.write(ctx, object, begun); err != nil {
+		n.c.subnets.giveBack(taken)
 		return err
 	}
 	for _, i := range calls {

@@ -43,6 +43,7 @@ type reading struct {
 func newSubnets(read func(context.Context, vpc.ID) ([]ec2.Subnet, error), news func(), log *slog.Logger) *subnets {
 	s := &subnets{read: read, news: news, known: map[vpc.SubnetID]reading{}, wanted: map[vpc.ID]bool{}}
 	s.loop = loop.New(s.pass)
+	s.loop.MinInterval = time.Second // a subnet that EC2 does not have any more is wanted again after each answer
 	s.loop.Report = func(err error, pause time.Duration) {
 		log.Warn("free addresses of subnets not read from EC2, retrying: no branch is made warm meanwhile", "in", pause, "err", err)
 	}
@@ -95,6 +96,19 @@ func (s *subnets) take(a core.Action) bool {
 	r.taken++
 	s.known[a.Subnet] = r
 	return true
+}
+
+// giveBack undoes take for actions that are not carried out.
+func (s *subnets) giveBack(list []core.Action) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range list {
+		r, known := s.known[a.Subnet]
+		if known && r.taken > 0 && (a.Kind == core.CreateBranch || a.Kind == core.CreateTrunk) {
+			r.taken--
+			s.known[a.Subnet] = r
+		}
+	}
 }
 
 // pass asks EC2 for the subnets of all VPCs that are wanted. Those that were not read are asked for again, after a

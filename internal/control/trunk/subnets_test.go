@@ -41,6 +41,10 @@ func TestWarmBranchesOfSeveralNodesLeaveTheLastThirdOfASubnet(t *testing.T) {
 		if free, _ := s.of("vpc-1", in.ID, false); free != 7 {
 			t.Errorf("%d addresses are free after a branch of a pod and a trunk, want 7", free)
 		}
+		s.giveBack([]core.Action{{Kind: core.CreateTrunk, Subnet: in.ID}, {Kind: core.Associate, Subnet: in.ID}})
+		if free, _ := s.of("vpc-1", in.ID, false); free != 8 {
+			t.Errorf("%d addresses are free after one of them was not made, want 8", free)
+		}
 		if !s.take(core.Action{Kind: core.CreateBranch, Subnet: vpc.SubnetID("subnet-2")}) {
 			t.Error("in a subnet that is not known: the plan decides")
 		}

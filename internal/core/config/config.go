@@ -188,7 +188,7 @@ func (c Config) checkCombinations() (problems []error) {
 		problems = append(problems, c.withoutPrograms())
 	}
 	if c.NodeGroups() && c.Backend == BackendPodCIDR {
-		problems = append(problems, fmt.Errorf("security-groups-for-pods: %s from %s: there are no security groups without EC2 (backend: %s)", c.SecurityGroups, c.origins["security-groups-for-pods"], c.Backend))
+		problems = append(problems, fmt.Errorf("security-groups-for-pods: %s from %s: there are no security groups without EC2 (backend: %s): set it to off", c.SecurityGroups, c.origins["security-groups-for-pods"], c.Backend))
 	}
 	if c.ChoosesGroups() && c.EvictsLateMatches() {
 		problems = append(problems, fmt.Errorf("pod-security-group-late-match: %s from %s: with security-groups-for-pods: %s nodes enforce the groups of pods without a branch, and none is evicted: use %s", c.LateMatch, c.origins["pod-security-group-late-match"], c.SecurityGroups, LateMatchEnforce))

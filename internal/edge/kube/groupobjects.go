@@ -98,15 +98,15 @@ func (g *GroupObjects) Synced() bool {
 	return g.known.answered()
 }
 
-// Denied is why the API server refuses SecurityGroups, and what to do; empty if it does, or has not
-// answered. Those of a snapshot stay in force.
+// Denied is why the API server refuses SecurityGroups now, and what to do; empty if it does not, or has not
+// answered. Those that were read before, or by an earlier process, stay in force.
 func (g *GroupObjects) Denied() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.known.groups.listed || g.known.denied == "" {
+	if g.known.groups.denied == "" {
 		return ""
 	}
-	return "the API server does not allow the agent to read securitygroups.trunkline.dev, the groups that nodes enforce (" + g.known.denied +
+	return "the API server does not allow the agent to read securitygroups.trunkline.dev, the groups that nodes enforce (" + g.known.groups.denied +
 		"): apply deploy/components/node-groups, which the components trunks, managed and auto include, and deploy/crds"
 }
 
@@ -157,7 +157,7 @@ func (g *GroupObjects) Run(ctx context.Context) error {
 		run(g.accountReflector(), nil)
 	}
 	if g.opts.Groups {
-		run(g.groupReflector(), func(err error) { g.update(func() bool { return g.known.deny(err) }) })
+		run(g.groupReflector(), func(err error) { g.update(func() bool { return g.known.groups.deny(err) }) })
 	}
 	if g.opts.SnapshotPath != "" {
 		wg.Go(func() { g.save(ctx) })

@@ -310,6 +310,53 @@ func TestSecurityGroupsThatMayNotBeReadAreNamed(t *testing.T) {
 	}
 }
 
+// The rights are lost while the agent runs: what was read stays, and it is named.
+func TestSecurityGroupsThatMayNotBeReadAnyMoreAreNamed(t *testing.T) {
+	s := groupServer(t)
+	r := reflectGroups(t, s, "")
+	r.until("the groups are listed", func() bool { return len(r.State().Groups) > 0 })
+	s.Refuse(securityGroups, http.StatusForbidden)
+	s.Expire(securityGroups)
+	r.until("the refusal is known", func() bool { return r.Denied() != "" })
+	if !r.Synced() || len(r.State().Groups) == 0 {
+		t.Errorf("synced %v, %+v", r.Synced(), r.State())
+	}
+	s.Refuse(securityGroups, 0)
+	r.until("the groups are listed again", func() bool { return r.Denied() == "" })
+}
+
+// Policies that were created while SecurityGroups may not be read are in the copy, with and without groups of
+// an earlier one.
+func TestWhatSelectsPodsIsSavedWithoutSecurityGroupsToo(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "groups.json")
+		s := groupServer(t)
+		if before {
+			r := reflectGroups(t, s, path)
+			r.until("synced", r.Synced)
+			r.stop() // saves
+		}
+		s.Refuse(securityGroups, http.StatusForbidden)
+		r := reflectGroups(t, s, path)
+		r.until("the refusal is known", func() bool { return r.Denied() != "" })
+		policies := len(r.State().Policies)
+		s.Put(groupPoliciesPath, &vpcresources.SecurityGroupPolicy{
+			TypeMeta:   metav1.TypeMeta{APIVersion: vpcresources.GroupVersion().String(), Kind: vpcresources.KindSecurityGroupPolicy},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "later"},
+			Spec: vpcresources.SecurityGroupPolicySpec{
+				PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "later"}}, SecurityGroups: vpcresources.GroupIDs{Groups: []string{"sg-0000000a"}},
+			},
+		})
+		r.until("the new policy is known", func() bool { return len(r.State().Policies) == policies+1 })
+		r.stop()
+		s.SetDown(true)
+		r = reflectGroups(t, s, path)
+		if !r.Known() || !r.Copied() || len(r.State().Policies) != policies+1 || (len(r.State().Groups) > 0) != before {
+			t.Errorf("with an earlier copy %v: known %v, copied %v, %+v", before, r.Known(), r.Copied(), r.State())
+		}
+	}
+}
+
 // The last groups of pods are in the snapshot. What no pod can have is not read from it.
 func TestTheLastGroupsOfPodsAreSavedAndChecked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "groups.json")

@@ -29,9 +29,8 @@ type groupState struct {
 	accounts reflected[securitygroup.Account]
 	groups   reflected[groupSpec]
 	seeded   bool // the objects are, or were, those of a snapshot
+	copied   bool // of a snapshot: SecurityGroups
 	kept     map[string][]vpc.SecurityGroupID
-	refusals int // of the list of SecurityGroups, in a row
-	denied   string
 	version  uint64
 	built    *GroupState        // of this version; nil: to be made
 	compiled *securitygroup.Set // the policies of this version; nil: to be made
@@ -43,29 +42,12 @@ func newGroupState(o GroupOptions) groupState {
 	return s
 }
 
-func (s *groupState) listed() bool { return s.policies.listed && s.accounts.listed && s.groups.listed }
-
 // selects reports whether the API server has listed what selects pods.
 func (s *groupState) selects() bool { return s.policies.listed && s.accounts.listed }
 
 // answered is listed, or that the API server denies SecurityGroups: without them nothing is allowed to the pods that
 // a policy selects.
-func (s *groupState) answered() bool { return s.selects() && (s.groups.listed || s.denied != "") }
-
-// deny notes an error of the list of SecurityGroups. One refusal alone may be that of an API server that has just
-// started and has not read its roles.
-func (s *groupState) deny(err error) bool {
-	if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
-		s.refusals = 0
-		return false
-	}
-	s.refusals++
-	if s.groups.listed || s.refusals < 2 || s.denied != "" {
-		return false
-	}
-	s.denied = err.Error()
-	return true
-}
+func (s *groupState) answered() bool { return s.selects() && (s.groups.listed || s.groups.denied != "") }
 
 func (s *groupState) changed() { s.version, s.built, s.compiled = s.version+1, nil, nil }
 
@@ -101,6 +83,24 @@ func (s *groupState) state() *GroupState {
 type reflected[T any] struct {
 	objects map[securitygroup.Ref]T
 	listed  bool // by the API server
+	// denied is why the API server refuses the list now, also after it was answered before; empty if it
+	// does not. refusals are those in a row.
+	denied   string
+	refusals int
+}
+
+// deny notes an error of the list. One refusal alone may be that of an API server that has just started and
+// has not read its roles.
+func (r *reflected[T]) deny(err error) bool {
+	if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+		r.refusals = 0
+		return false
+	}
+	if r.refusals++; r.refusals < 2 || r.denied != "" {
+		return false
+	}
+	r.denied = err.Error()
+	return true
 }
 
 func newReflected[T any]() reflected[T] { return reflected[T]{objects: map[securitygroup.Ref]T{}} }
@@ -121,8 +121,8 @@ func (r *reflected[T]) remove(ref securitygroup.Ref) bool {
 
 // replace enters the API server's list; the first is a change in any case.
 func (r *reflected[T]) replace(list []entry[T]) bool {
-	changed := !r.listed
-	r.listed = true
+	changed := !r.listed || r.denied != ""
+	r.listed, r.denied, r.refusals = true, "", 0
 	kept := make(map[securitygroup.Ref]bool, len(list))
 	for _, e := range list {
 		kept[e.Ref] = true
@@ -171,12 +171,15 @@ func groupObject(name string, g groupSpec) GroupObject {
 	return out
 }
 
-// groupSnapshot is the objects as they are saved to disk. Groups is nil if they were not reflected.
+// groupSnapshot is the objects as they are saved to disk. Groups is nil if they were not reflected, or if the API
+// server denied them and no earlier copy had them; Denied tells these apart. Earlier builds ignore it, and use
+// no copy then.
 type groupSnapshot struct {
 	Version  int                            `json:"version"`
 	Policies []entry[securitygroup.Policy]  `json:"policies"`
 	Accounts []entry[securitygroup.Account] `json:"accounts"`
 	Groups   *[]entry[groupSpec]            `json:"groups,omitempty"`
+	Denied   bool                           `json:"denied,omitempty"`
 	// Kept are the last groups of pods, by uid. Earlier builds ignore them.
 	Kept map[string][]vpc.SecurityGroupID `json:"kept,omitempty"`
 }
@@ -253,24 +256,26 @@ func (g *GroupObjects) load() {
 	if s.Groups != nil {
 		g.known.groups.enter(*s.Groups)
 	}
-	g.known.seeded = s.Groups != nil || !g.opts.Groups // else an agent that needed no groups saved it
+	g.known.copied = s.Groups != nil
+	g.known.seeded = s.Groups != nil || s.Denied || !g.opts.Groups // else an agent that needed no groups saved it
 	g.known.changed()
 }
 
 // save saves the objects after changes, at most once per saveEvery, once the API server has listed
-// them.
+// them. Where it denies SecurityGroups, those of an earlier copy are saved again: what selects pods must not
+// become old with them.
 func (g *GroupObjects) save(ctx context.Context) {
 	path := g.opts.SnapshotPath
 	saveAfter(ctx, g.dirty, func(context.Context) time.Duration {
 		g.mu.Lock()
-		listed := g.known.listed()
+		answered, denied := g.known.answered(), !g.known.groups.listed
 		s := groupSnapshot{Version: groupSnapshotVersion, Policies: g.known.policies.entries(), Accounts: g.known.accounts.entries(), Kept: g.known.kept}
-		if g.opts.Groups {
+		if s.Denied = g.opts.Groups && denied && !g.known.copied; g.opts.Groups && !s.Denied {
 			groups := g.known.groups.entries()
 			s.Groups = &groups
 		}
 		g.mu.Unlock()
-		if !listed {
+		if !answered {
 			return 0
 		}
 		text, err := json.Marshal(s)
