@@ -2,6 +2,7 @@ package trunk_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,28 @@ func TestTheStatusOfAPolicyCountsLatePodsThatTheirNodeEnforces(t *testing.T) {
 		w.policy("web", "web", "db")
 		w.elapse(time.Minute)
 		w.counts("web", 3, 2, 0, true, "PodsWithoutBranch") // the node does not know db
+	})
+}
+
+// Without the rights of deploy/components/node-groups the controller does not know what nodes enforce: the status is
+// written, and does not stay as an earlier controller has written it.
+func TestTheStatusOfAPolicyDoesNotWaitForWhatNodesReport(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		w.start("one", "web")
+		w.elapse(20 * time.Second)
+		w.counts("web", 1, 1, 0, true, "AllApplied")
+		w.stop()
+		w.Refuse("/apis/trunkline.dev/v1alpha1/nodenetworks", http.StatusForbidden)
+		w.enforce = true
+		w.boot()
+		late(w, "early", "web")
+		enforces(w, "web")
+		w.elapse(time.Minute)
+		w.counts("web", 2, 1, 0, true, "PodsWithoutBranch")
+		w.Refuse("/apis/trunkline.dev/v1alpha1/nodenetworks", 0)
+		w.elapse(2 * time.Minute)
+		w.counts("web", 2, 2, 0, true, "AllApplied")
 	})
 }
 

@@ -140,15 +140,21 @@ func (c *Controller) Run(ctx context.Context) {
 	c.wait.Wait()
 }
 
-// runStatus writes the status of policies until ctx ends.
+// byNodeWithin is how long the status of policies waits for what nodes report.
+const byNodeWithin = 30 * time.Second
+
+// runStatus writes the status of policies until ctx ends. It does not wait for ever for what nodes report, as without
+// the rights: a status of earlier would stay.
 func (c *Controller) runStatus(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if c.byNode != nil {
 		wg.Go(func() { c.byNode.Run(ctx) })
-		if !c.byNode.Wait(ctx) {
-			return
+		waits, cancel := context.WithTimeout(ctx, byNodeWithin)
+		if !c.byNode.Wait(waits) && ctx.Err() == nil {
+			c.o.Log.Warn("what nodes report was not read: pods without a branch count as not applied in the status of policies; see deploy/components/node-groups")
 		}
+		cancel()
 	}
 	_ = c.status.Run(ctx) // returns nil
 }

@@ -52,6 +52,9 @@ func (n *NodeGroupObjects) Run(ctx context.Context) { runInformers(ctx, n.inform
 // Wait returns true once everything was read, and false if ctx ends before.
 func (n *NodeGroupObjects) Wait(ctx context.Context) bool { return waitFor(ctx, n.informers()) }
 
+// read reports whether everything was read.
+func (n *NodeGroupObjects) read() bool { return n.networks.HasSynced() && n.groups.HasSynced() }
+
 // stripNetwork drops all of a report that says nothing about groups.
 func stripNetwork(obj any) (any, error) {
 	in, ok := obj.(*trunkline.NodeNetwork)
@@ -128,8 +131,11 @@ func (n *NodeGroupObjects) known() map[string]securitygroup.Group {
 // Judge returns the decision on a pod as its node makes it, by the groups that are known to the node,
 // and why the node does not enforce exactly these now; empty if it does.
 func (n *NodeGroupObjects) Judge(p *corev1.Pod, d securitygroup.Decision, now time.Time) (judged securitygroup.Decision, why string) {
-	if p.Spec.NodeName == "" {
+	switch {
+	case p.Spec.NodeName == "":
 		return d, "the pod is on no node"
+	case !n.read():
+		return d, "the controller has not read what nodes enforce: see whether it may list nodenetworks and securitygroups of trunkline.dev (deploy/components/node-groups)"
 	}
 	of, exists := object[*trunkline.NodeNetwork](n.networks, p.Spec.NodeName)
 	g, why := enforces(p.Spec.NodeName, of, exists, now)
