@@ -143,8 +143,8 @@ func (c *Controller) Run(ctx context.Context) {
 // byNodeWithin is how long the status of policies waits for what nodes report.
 const byNodeWithin = 30 * time.Second
 
-// runStatus writes the status of policies until ctx ends. It does not wait for ever for what nodes report, as without
-// the rights: a status of earlier would stay.
+// runStatus writes the status of policies until ctx ends. What nodes report is waited for at most byNodeWithin: without
+// the right to read it, an earlier status would stay.
 func (c *Controller) runStatus(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

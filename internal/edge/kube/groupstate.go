@@ -47,7 +47,9 @@ func (s *groupState) selects() bool { return s.policies.listed && s.accounts.lis
 
 // answered is listed, or that the API server denies SecurityGroups: without them nothing is allowed to the pods that
 // a policy selects.
-func (s *groupState) answered() bool { return s.selects() && (s.groups.listed || s.groups.denied != "") }
+func (s *groupState) answered() bool {
+	return s.selects() && (s.groups.listed || s.groups.denied != "")
+}
 
 func (s *groupState) changed() { s.version, s.built, s.compiled = s.version+1, nil, nil }
 
@@ -172,7 +174,7 @@ func groupObject(name string, g groupSpec) GroupObject {
 }
 
 // groupSnapshot is the objects as they are saved to disk. Groups is nil if they were not reflected, or if the API
-// server denied them and no earlier copy had them; Denied tells these apart. Earlier builds ignore it, and use
+// server denied them and no earlier copy had them; Denied distinguishes these. Earlier builds ignore it, and use
 // no copy then.
 type groupSnapshot struct {
 	Version  int                            `json:"version"`
