@@ -8,6 +8,7 @@ func minimums() map[string]minimum {
 		"internal/core/config":           {100.0, 0},
 		"internal/core/drift":            {100.0, 0},
 		"internal/core/endpoint":         {100.0, 0},
+		"internal/core/groupmode":        {100.0, 0},
 		"internal/core/handover":         {100.0, 0},
 		"internal/core/hostnet":          {100.0, 0},
 		"internal/core/ipam":             {96.0, 0},
@@ -28,5 +29,5 @@ func minimums() map[string]minimum {
 // unmeasured lists the targets that have not been run in full since they were added, so that
 // there is no minimum to fall below. Each must be removed with its first section.
 func unmeasured() []string {
-	return []string{"internal/core/groupmode", "internal/core/grouprules", "internal/core/podadmission", "internal/core/podeni", "internal/core/policy", "internal/core/securitygroup", "internal/core/trunk"}
+	return []string{"internal/core/grouprules", "internal/core/podadmission", "internal/core/podeni", "internal/core/policy", "internal/core/securitygroup", "internal/core/trunk"}
 }

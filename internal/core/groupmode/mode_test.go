@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const refusal = "OperationNotPermitted: You are not authorized to perform this action."
@@ -26,6 +27,8 @@ func TestTheModeOfANode(t *testing.T) {
 	before := func(c Choice) func(*Facts) { return func(f *Facts) { f.Before = c } }
 	with := func(n int) func(*Facts) { return func(f *Facts) { f.Held = n } }
 	again := func(f *Facts) { f.Probe.Tries = 2 }
+	one := func(f *Facts) { f.Branches = 1 }
+	untyped := func(f *Facts) { f.Type, f.Branches = "", 0 }
 	for name, c := range map[string]struct {
 		facts []func(*Facts)
 		mode  Mode
@@ -48,6 +51,11 @@ func TestTheModeOfANode(t *testing.T) {
 		"two refusals after a success":                      {[]func(*Facts){refused, again, before(own)}, EBPF, Refused, refusal},
 		"two refusals while pods have branches":             {[]func(*Facts){refused, again, before(own), with(1)}, Own, Refused, "while pods have branches (1), and new pods wait"},
 		"a success after a refusal":                         {[]func(*Facts){before(Choice{Mode: EBPF, Reason: Refused})}, Own, Allowed, ""},
+		"a type with one branch":                            {[]func(*Facts){one}, Own, Allowed, "has 1 branches"},
+		"a refusal on a node that enforces":                 {[]func(*Facts){refused, before(ebpf), with(1)}, EBPF, Refused, refusal},
+		"label ebpf on a type without a trunk":              {[]func(*Facts){label("ebpf"), small}, EBPF, ByLabel, ""},
+		"label own, the type is not known":                  {[]func(*Facts){label("own"), untyped}, Own, ByLabel, ""},
+		"label own on a type with one branch":               {[]func(*Facts){label("own"), one}, Own, ByLabel, ""},
 		"label ebpf":                                        {[]func(*Facts){label("ebpf")}, EBPF, ByLabel, Label},
 		"label ebpf while pods have branches":               {[]func(*Facts){label("ebpf"), before(own), with(3)}, EBPF, ByLabel, ""},
 		"label ebpf in AWS's cluster":                       {[]func(*Facts){label("ebpf"), aws}, EBPF, ByLabel, ""},
@@ -72,7 +80,36 @@ func TestTheModeOfANode(t *testing.T) {
 			if got.Mode != c.mode || got.Reason != c.why || !strings.Contains(got.Message, c.says) || got.Message == "" {
 				t.Errorf("%s; want %s (%s), and %q", got, c.mode, c.why, c.says)
 			}
+			if f.Before.Mode == Undecided && strings.HasPrefix(got.Message, "it stays") && f.Held == 0 {
+				t.Errorf("%s, of a node that was not decided", got)
+			}
+			if waits := strings.Contains(got.Message, "pods wait"); waits && got.Reason == ByLabel && f.Probe.Refusal == "" && (got.Mode == Own || f.AWS != "") {
+				t.Errorf("%s: no pod waits", got)
+			}
 		})
+	}
+}
+
+func TestAnUndecidedNodeIsNamedSo(t *testing.T) {
+	if got := Undecided.String() + " " + Own.String(); got != "undecided own" {
+		t.Error(got)
+	}
+}
+
+// The bound of the record is in bytes, and a message of EC2 may be longer.
+func TestALongMessageIsCutToWholeCharacters(t *testing.T) {
+	for _, before := range []string{"", "x"} { // the cut is within a character of one of these
+		f := capable()
+		f.Probe.Refusal = before + strings.Repeat("é", longestMessage)
+		got := Choose(f).Message
+		if len(got) > longestMessage || len(got) < longestMessage-1 || !utf8.ValidString(got) || !strings.HasPrefix(got, "EC2 refuses the calls") {
+			t.Errorf("%d bytes: %q", len(got), got)
+		}
+	}
+	f := capable()
+	f.Probe.Refusal = strings.Repeat("x", longestMessage)
+	if got := Choose(f).Message; len(got) != longestMessage {
+		t.Errorf("%d bytes, want %d", len(got), longestMessage)
 	}
 }
 

@@ -165,7 +165,7 @@ func TestTheDeviceOfABranchHasTheAttachmentOfItsPod(t *testing.T) {
 func TestOnlyTheAliasOfABranchIsParsed(t *testing.T) {
 	e := onBranch(endpoint.Strict, "172.31.2.37")
 	alias := BranchAlias(e)
-	for _, text := range []string{"", alias + "/more", strings.TrimSuffix(alias, "/"+e.Key.IfName), "other" + alias, strings.Replace(alias, LinkAliasPrefix, "", 1)} {
+	for _, text := range []string{"", alias + "/more", strings.TrimSuffix(alias, "/"+e.Key.IfName), "other" + alias, "a/b/c/d/e/f", strings.Replace(alias, LinkAliasPrefix, "", 1)} {
 		l := Link{Name: "vlan.eth.1", Alias: text}
 		if key, a, ok := ParseBranch(l); ok {
 			t.Errorf("alias %q: %v %+v", text, key, a)
