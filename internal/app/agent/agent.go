@@ -276,9 +276,7 @@ func (a *agent) construct(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if name == config.BackendPodCIDR && a.cfg.Branches() && !a.cfg.ChoosesGroups() {
-		a.cfg.LateMatch = config.LateMatchReport // the node is in no VPC, so it has no groups to enforce
-	}
+	a.cfg = a.cfg.On(name)
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,

@@ -45,7 +45,7 @@ type Groups interface {
 	Known() bool
 	Synced() bool
 	Copied() bool
-	// Denied is why the API server refuses SecurityGroups; empty if it does.
+	// Denied is why the API server refuses SecurityGroups; empty if it does not.
 	Denied() string
 	State() *kube.GroupState
 	// Kept are the last groups of pods, by uid, as Keep had them saved; Keep does not block.

@@ -52,3 +52,12 @@ func (c Config) Unused(backend string) (out []string) {
 	}
 	return out
 }
+
+// On returns the settings of a node with a backend. A node without a cloud is in no VPC: it has no security groups
+// to enforce, and pods that match late are reported.
+func (c Config) On(backend string) Config {
+	if backend == BackendPodCIDR && c.Branches() && !c.ChoosesGroups() {
+		c.LateMatch = LateMatchReport
+	}
+	return c
+}

@@ -98,3 +98,13 @@ func TestLateMatchesAreEvictedOnlyWherePodsHaveBranches(t *testing.T) {
 		t.Errorf("by default pods are evicted, %v", err)
 	}
 }
+
+// No VPC is known there, and groups that the node were to enforce would keep every pod from starting.
+func TestANodeWithoutACloudEnforcesNoGroups(t *testing.T) {
+	for _, mode := range []string{SecurityGroupsOwn, SecurityGroupsManaged} {
+		c := Config{SecurityGroups: mode, LateMatch: LateMatchEnforce}
+		if c.On(BackendPodCIDR).NodeGroups() || !c.On(BackendENI).NodeGroups() {
+			t.Errorf("%s: without a cloud %v, with one %v", mode, c.On(BackendPodCIDR).NodeGroups(), c.On(BackendENI).NodeGroups())
+		}
+	}
+}
