@@ -3,7 +3,6 @@
 package policy_test
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -56,7 +55,7 @@ func TestAPacketThatIsBeingJudgedWhileItsSetIsReplacedIsNotDropped(t *testing.T)
 		}
 	}
 	put(0)
-	question := bpf.Question{Endpoint: k.ID(pod.Ref()), Direction: bpf.Ingress, Packet: datagram(netip.MustParseAddr("10.9.0.1"), pod.Addresses[0], 1500)}
+	question := bpf.Question{Endpoint: k.ID(pod.Ref()), Direction: bpf.Ingress, Packet: bpf.OpeningPacket(netip.MustParseAddrPort("10.9.0.1:4000"), netip.AddrPortFrom(pod.Addresses[0], 1500), unix.IPPROTO_UDP)}
 	var judged, denied atomic.Int64
 	var done sync.WaitGroup
 	end := make(chan struct{})
@@ -88,13 +87,4 @@ func TestAPacketThatIsBeingJudgedWhileItsSetIsReplacedIsNotDropped(t *testing.T)
 	if n := denied.Load(); n > 0 || judged.Load() < int64(replaced) {
 		t.Errorf("%d of %d packets were denied, which every version allows", n, judged.Load())
 	}
-}
-
-// datagram is a frame with a datagram of UDP.
-func datagram(from, to netip.Addr, port uint16) []byte {
-	b := append(make([]byte, 12), 8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
-	b = append(append(b, from.AsSlice()...), to.AsSlice()...)
-	b = binary.BigEndian.AppendUint16(b, 4000)
-	b = binary.BigEndian.AppendUint16(b, port)
-	return append(b, 0, 8, 0, 0)
 }
