@@ -68,9 +68,10 @@ func newAccount(r *run, source string, instances int) *account {
 		VPC:     cloud.VPCSpec{Name: "bench", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
 		Subnets: []cloud.SubnetSpec{{Name: "a", Zone: sgpRegion + "a", CIDR: netip.MustParsePrefix("10.0.0.0/16")}},
 	}
-	for _, name := range []string{"node", "web", "quarantine"} {
+	for _, name := range []string{"node", "web"} {
 		spec.Groups = append(spec.Groups, cloud.GroupSpec{Name: name, Description: name})
 	}
+	spec.Groups = append(spec.Groups, cloud.GroupSpec{Name: "quarantine", Description: "allows nothing", Egress: []cloud.RuleSpec{}})
 	for n := range instances {
 		spec.Instances = append(spec.Instances, cloud.InstanceSpec{
 			Name: instanceName(n), Type: sgpType, Subnet: "a", Groups: []string{"node"}, Metadata: cloud.DefaultMetadata(),

@@ -36,7 +36,7 @@ securityGroups:
 - name: clients
   ingress:
   - {protocol: all, groups: [nodes]}
-- name: quarantine
+- {name: quarantine, egress: []}
 nodes:
 - {name: node1, type: m5.2xlarge}
 - {name: node2, type: m5.2xlarge}

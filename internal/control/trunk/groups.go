@@ -22,6 +22,8 @@ type groups struct {
 	read func(context.Context, []string) (map[string]vpc.ID, error)
 	news func()
 	loop *loop.Loop
+	// quarantine is the group of branches that no pod uses.
+	quarantine *quarantine
 
 	mu     sync.Mutex
 	known  map[string]securitygroup.Group

@@ -102,6 +102,7 @@ func New(o Options) (*Controller, error) {
 	}
 	c.objects = kube.NewBranchObjects(o.Client, c.changed, o.Log)
 	c.groups = newGroups(o.EC2.Groups, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
+	c.groups.quarantine = newQuarantine(o.Config.Quarantine, o.EC2.Allowing, c.groups.news, o.Log)
 	c.subnets = newSubnets(o.EC2.SubnetsOf, func() { c.changed(kube.BranchChange{All: true}) }, o.Log)
 	c.listing = newAssociations(o.EC2.Associations, o.Log)
 	c.fleet = loop.New(c.startNodes)
@@ -131,6 +132,7 @@ func (c *Controller) Run(ctx context.Context) {
 	if c.objects.Wait(ctx) {
 		wg.Go(func() { _ = c.groups.loop.Run(ctx) }) // returns nil
 		wg.Go(func() { _ = c.subnets.loop.Run(ctx) })
+		wg.Go(func() { _ = c.groups.quarantine.loop.Run(ctx) })
 		wg.Go(func() { c.listing.run(ctx) })
 		wg.Go(func() { _ = c.probes.Run(ctx) }) // returns nil
 		wg.Go(func() { _ = c.fleet.Run(ctx) })  // returns nil

@@ -114,9 +114,10 @@ func (w *world) build(change ...func(*cloud.Spec)) {
 			{Name: "node1", Type: "m5.2xlarge", Subnet: "a", Groups: []string{"node"}, Metadata: cloud.DefaultMetadata()},
 		},
 	}
-	for _, name := range []string{"web", "db", "cache", "quarantine"} {
+	for _, name := range []string{"web", "db", "cache"} {
 		spec.Groups = append(spec.Groups, cloud.GroupSpec{Name: name, Description: name})
 	}
+	spec.Groups = append(spec.Groups, cloud.GroupSpec{Name: "quarantine", Description: "allows nothing", Egress: []cloud.RuleSpec{}})
 	spec.Quotas.TrunkCalls = true
 	for _, f := range change {
 		f(&spec)

@@ -460,29 +460,6 @@ func (t Trunks) Exists(ctx context.Context, id vpc.InstanceID) (exists, stopped 
 	return exists, stopped, err
 }
 
-// Groups returns the VPC of each of the given security groups that exists.
-func (t Trunks) Groups(ctx context.Context, ids []string) (map[string]vpc.ID, error) {
-	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	out := map[string]vpc.ID{}
-	for batch := range slices.Chunk(ids, 200) { // values of a filter that EC2 accepts
-		by := []types.Filter{filter("group-id", batch...)}
-		found, err := read(ctx, t.Executor, "DescribeSecurityGroups", describe(by), func(ctx context.Context, api API) ([]types.SecurityGroup, error) {
-			reply, err := api.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{Filters: by})
-			if err != nil {
-				return nil, err
-			}
-			return reply.SecurityGroups, nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		for _, g := range found {
-			out[aws.ToString(g.GroupId)] = vpc.ID(aws.ToString(g.VpcId))
-		}
-	}
-	return out, nil
-}
-
 // Addresses returns the number of addresses that EC2 can give in an IPv4 subnet: five are reserved.
 // Source: VPC user guide, "Subnet sizing".
 func (n Subnet) Addresses() int {
