@@ -82,7 +82,7 @@ func TestPoliciesAreCompiledUpToTheBoundOfAllTogether(t *testing.T) {
 	}{
 		"that fit exactly":       {[]int{part, part, part, part}, "small"},
 		"one character too many": {[]int{part, part, part, part + 1, part}, "policy-3 small"},
-		"with room for a small":  {[]int{part, part, part, part + 1}, "policy-3"},
+		"with space for a small": {[]int{part, part, part, part + 1}, "policy-3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var policies []securitygroup.Policy
