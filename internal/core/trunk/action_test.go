@@ -71,6 +71,9 @@ func TestTheInterfacesAndCallsOfAStateAreFound(t *testing.T) {
 	if i, ok := w.state.Call("act-001"); !ok || i.Action.Kind != trunk.CreateTrunk || i.Tries != 1 || !i.At.Equal(epoch) {
 		t.Errorf("the call of the trunk: %+v, %v", i, ok)
 	}
+	if i, ok := w.state.Call("other"); ok {
+		t.Errorf("another call: %+v", i)
+	}
 	w.finishAll()
 	w.start(1, "sg-a")
 	w.settle()

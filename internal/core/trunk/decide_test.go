@@ -107,7 +107,13 @@ func TestTheNextStepOfABranchOfAPod(t *testing.T) {
 		}
 	}
 	for name, p := range map[string]planned{
-		"without a VLAN, it is tagged":            {node: node(untagged, func(s *trunk.Snapshot) { s.Pods = []trunk.Pod{web}; delete(s.VLANs, 7) }), does: "TagBranch eni-2 with VLAN 1 of eni-1"},
+		"without a VLAN, it is tagged": {node: node(untagged, func(s *trunk.Snapshot) { s.Pods = []trunk.Pod{web}; delete(s.VLANs, 7) }), does: "TagBranch eni-2 with VLAN 1 of eni-1"},
+		"without a free VLAN, it waits": {node: node(untagged, func(s *trunk.Snapshot) {
+			s.Pods = []trunk.Pod{web}
+			for n := 1; n <= 120; n++ {
+				s.VLANs[n] = trunk.VLAN{Owner: "other"}
+			}
+		})},
 		"the VLAN after the last one":             {node: node(untagged, func(s *trunk.Snapshot) { s.Pods, s.LastVLAN = []trunk.Pod{web}, 6 }), does: "TagBranch eni-2 with VLAN 8 of eni-1"},
 		"with a VLAN, it is tagged":               {node: node(ofPod(trunk.Tagging, false), pods(web)), does: "TagBranch eni-2 with VLAN 7 of eni-1"},
 		"not while the trunk is not ready":        {node: node(untagged, notReady)},
@@ -127,6 +133,7 @@ func TestTheNextStepOfABranchOfAPod(t *testing.T) {
 			s.Pods, s.Refused["pod-1"] = []trunk.Pod{ended}, trunk.Refusal{Message: "no"}
 		}), does: "Release b from pod-1"},
 		"its pod is not shown: that is confirmed":    {node: node(ofPod(trunk.Idle, false), same), confirm: "pod-1"},
+		"its pod is not shown: nothing is tagged":    {node: node(ofPod(trunk.Tagging, false), same), confirm: "pod-1"},
 		"no policy selects a pod that uses it":       {node: node(ofPod(trunk.Bound, true), pods(wanting("pod-1")))},
 		"no policy selects one that does not use it": {node: node(ofPod(trunk.Idle, false), pods(wanting("pod-1"))), does: "Release b from pod-1"},
 		"the instance is terminated":                 {node: node(ofPod(trunk.Bound, true), func(s *trunk.Snapshot) { s.Pods, s.Terminated = []trunk.Pod{web}, true }), does: "Release b from pod-1"},
@@ -134,6 +141,17 @@ func TestTheNextStepOfABranchOfAPod(t *testing.T) {
 		"the node is replaced, and it is not":        {node: node(ofPod(trunk.Idle, false), func(s *trunk.Snapshot) { s.Pods, s.Replaced = []trunk.Pod{web}, true }), does: "Release b from pod-1", waits: "the node has another instance now"},
 	} {
 		t.Run(name, func(t *testing.T) { p.check(t, trunk.DefaultConfig()) })
+	}
+}
+
+func TestAChangeOfGroupsNamesItsReason(t *testing.T) {
+	for stage, want := range map[trunk.Stage]string{
+		trunk.Idle: "the pod shop/pod-1 wants them, the branch has sg-a", trunk.Bound: "the groups of the pod shop/pod-1 have changed from sg-a",
+	} {
+		d := trunk.Plan(node(ofPod(stage, stage == trunk.Bound), pods(wanting("pod-1", "sg-b"))), trunk.DefaultConfig(), epoch)
+		if len(d.Actions) != 1 || d.Actions[0].Why != want {
+			t.Errorf("%s: %s, want %q", stage, d, want)
+		}
 	}
 }
 

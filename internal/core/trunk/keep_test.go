@@ -71,6 +71,19 @@ func TestWhichBranchesAreKeptWarm(t *testing.T) {
 			b.Groups = nil
 			b.Intent = &trunk.Intent{Action: of(trunk.SetGroups, forPod("", deny))}
 		}))}},
+		"what is being created is kept": {generic, planned{node: has(rows(2, "w", nil, func(b *trunk.Branch) {
+			in(trunk.Creating)(b)
+			b.Intent = &trunk.Intent{Action: of(trunk.CreateBranch, forPod("", deny))}
+		}))}},
+		"an exact one that is being created is kept": {exact, planned{node: has(rows(2, "w", nil, func(b *trunk.Branch) {
+			in(trunk.Creating)(b)
+			b.Intent = &trunk.Intent{Action: of(trunk.CreateBranch, forPod("", sgA))}
+		}))}},
+		"one that becomes exact is kept": {exact, planned{node: has(rows(2, "w", deny, func(b *trunk.Branch) {
+			in(trunk.Idle)(b)
+			b.Intent = &trunk.Intent{Action: of(trunk.SetGroups, forPod("", sgA))}
+		}))}},
+		"an exact one that is being tagged is kept": {exact, planned{node: has(rows(2, "w", sgA, func(b *trunk.Branch) { in(trunk.Tagging)(b); b.Intent = &trunk.Intent{Action: of(trunk.TagBranch)} }))}},
 		"one that becomes another is not kept": {generic, planned{node: has(rows(2, "w", deny, func(b *trunk.Branch) {
 			in(trunk.Idle)(b)
 			b.Intent = &trunk.Intent{Action: of(trunk.SetGroups, forPod("", sgX))}
@@ -91,6 +104,7 @@ func TestWhichBranchesAreKeptWarm(t *testing.T) {
 		"that is reported for a cool-down":             {generic, planned{node: has(backOff("quarantine/sg-deny", epoch.Add(1-time.Minute))), does: times(2, create), waits: wait, next: 1}},
 		"and not for longer":                           {generic, planned{node: has(backOff("quarantine/sg-deny", epoch.Add(-time.Minute))), does: times(2, create)}},
 		"twelve of 18 branches":                        {warmConfig(18), planned{node: has(), does: times(12, create)}},
+		"one more than twelve is not kept":             {warmConfig(18), planned{node: has(rows(13, "w", deny, in(trunk.Idle))), next: 4 * time.Minute}},
 		"two beside ten of pods":                       {warmConfig(18), planned{node: has(rows(10, "p", sgX, used), users), does: times(2, create)}},
 		"none beside twelve of pods":                   {warmConfig(18), planned{node: has(rows(12, "p", sgX, used), users)}},
 		"those that are deleted do not count":          {warmConfig(18), planned{node: has(rows(10, "p", sgX, used), rows(1, "d", sgX, in(trunk.Deleting)), users), does: times(2, create) + "; DeleteBranch eni-d0"}},
@@ -102,6 +116,7 @@ func TestWhichBranchesAreKeptWarm(t *testing.T) {
 		"not while pods get branches":                  {generic, planned{node: has(rows(1, "w", deny, in(trunk.Idle)), rows(1, "p", sgX, since(time.Second)), users), next: 4 * time.Second}},
 		"if less than a quarter is left, also then":    {warmConfig(8), planned{node: has(rows(1, "w", deny, in(trunk.Idle)), rows(1, "p", sgX, since(time.Second)), users), does: create, next: 4 * time.Second}},
 		"once pods get none":                           {generic, planned{node: has(rows(1, "w", deny, in(trunk.Idle)), rows(1, "p", sgX, since(5*time.Second)), users), does: create}},
+		"a new warm one does not delay them":           {generic, planned{node: has(rows(1, "w", deny, func(b *trunk.Branch) { in(trunk.Idle)(b); b.Since = epoch })), does: create}},
 		"a branch of an ended pod does not delay them": {generic, planned{node: has(rows(1, "w", deny, in(trunk.Idle)), rows(1, "p", deny, func(b *trunk.Branch) { cooling(b); b.Since = epoch })), next: 0}},
 		"an exact one that a pod gets is not kept":     {warmConfig(0, exactly(1, "sg-a")), planned{node: has(rows(1, "w", sgA, in(trunk.Idle)), pods(wanting("pod-1", "sg-a"))), does: "Bind eni-w0 for pod-1; " + createA, next: 0}},
 	} {
@@ -120,6 +135,10 @@ func TestUsedBranchesAreQuarantinedForPodsThatWait(t *testing.T) {
 		planned
 	}{
 		"one for one pod":           {warmConfig(0), planned{node: has(rows(2, "u", sgX, cooling), full), does: "SetGroups eni-u0 to sg-deny", waits: waits, next: time.Minute}},
+		"one of one branch":         {warmConfig(0), planned{node: has(rows(1, "u", sgX, cooling), full, func(s *trunk.Snapshot) { s.Limits.Branches = 1 }), does: "SetGroups eni-u0 to sg-deny", waits: "pod-1: the node has all of the 1 branches"}},
+		"none beside two of those":  {warmConfig(0), planned{node: has(rows(2, "q", deny, cooling), full), waits: waits, next: time.Minute}},
+		"none beside an idle one":   {warmConfig(0), planned{node: has(rows(1, "w", deny, func(b *trunk.Branch) { in(trunk.Idle)(b); b.Since = epoch.Add(-time.Second) }), full), does: "SetGroups eni-w0 to sg-a for pod-1"}},
+		"two for two pods":          {warmConfig(0), planned{node: has(rows(3, "u", sgX, cooling), full, func(s *trunk.Snapshot) { s.Limits.Branches, s.Pods = 3, append(s.Pods, wanting("pod-2", "sg-b")) }), does: "SetGroups eni-u0 to sg-deny; SetGroups eni-u1 to sg-deny", waits: "pod-2: the node has all", next: time.Minute}},
 		"none while none waits":     {warmConfig(0), planned{node: has(rows(2, "u", sgX, cooling)), next: time.Minute}},
 		"none beside a quarantined": {warmConfig(0), planned{node: has(rows(1, "q", deny, cooling), rows(1, "u", sgX, cooling), full), waits: waits, next: time.Minute}},
 		"none without such a group": {trunk.DefaultConfig(), planned{node: has(rows(2, "u", sgX, cooling), full), waits: waits, next: time.Minute}},

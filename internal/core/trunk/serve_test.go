@@ -58,6 +58,7 @@ func TestTheNextStepOfTheTrunk(t *testing.T) {
 		"an attached one stays without branches":         {node: withTrunk(ready, branches(0))},
 		"an attached one needs nothing":                  {node: withTrunk(ready)},
 		"an attached one in another subnet":              {node: withTrunk(ready, custom(elsewhere)), waits: ": the trunk is in subnet subnet-a, which the ENIConfig does not name"},
+		"an attached one in the subnet of the ENIConfig": {node: withTrunk(ready, custom(&trunk.Placement{Subnets: []trunk.Subnet{{ID: "subnet-a", Total: 9, Free: 9}}}))},
 		"one that is created, in another subnet":         {node: withTrunk(loose, custom(elsewhere)), does: attach},
 		"an attached one, the ENIConfig is not known":    {node: withTrunk(ready, custom(nil))},
 		"an attached one in another subnet, not by that": {node: withTrunk(trunk.Trunk{Stage: trunk.Ready, ENI: "eni-1", Subnet: "subnet-z"})},
@@ -106,6 +107,7 @@ func TestWhatAPodGetsAndWhyNot(t *testing.T) {
 		"during the back-off of another":         {node: noBranch(backOff("pod/pod-2", trunk.Backoff{})), does: "Release nothing from pod-2; " + created},
 		"nothing in a subnet with a back-off":    {node: noBranch(backOff("subnet/subnet-a", trunk.Backoff{Reason: trunk.FailSubnet})), waits: "pod-1: subnet subnet-a: subnet exhausted, tried again at 12:00:01", next: time.Second},
 		"the branch that its annotation names":   {node: noBranch(unowned(func(*trunk.Unowned) {})), does: "Adopt eni-7 for pod-1", next: 5 * time.Minute},
+		"not that of a node that is replaced":    {node: noBranch(func(s *trunk.Snapshot) { unowned(func(*trunk.Unowned) {})(s); s.Replaced = true }), waits: "pod-1: the node has another instance now", next: 5 * time.Minute},
 		"not one that is not associated":         {node: noBranch(unowned(func(u *trunk.Unowned) { u.Seen.Association = "" })), waits: "pod-1: its annotation names eni-7, which is not in the state: delete the pod", next: 5 * time.Minute},
 		"not one with the VLAN of another":       {node: noBranch(unowned(func(u *trunk.Unowned) { u.Seen.VLAN = 9 })), waits: "pod-1: its annotation names eni-7", next: 5 * time.Minute},
 		"not one that does not exist":            {node: noBranch(pods(named)), waits: "pod-1: its annotation names eni-7"},
@@ -207,6 +209,21 @@ func TestTheNodeIsFullByItsTypeItsVLANsOrItsSubnet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { p.check(t, trunk.DefaultConfig()) })
 	}
+}
+
+func TestAPodWaitsForTheNextFreeVLAN(t *testing.T) {
+	web := wanting("pod-1", "sg-a")
+	cooling := func(s *trunk.Snapshot) {
+		s.Pods = []trunk.Pod{web}
+		for n := 1; n < 120; n++ {
+			s.VLANs[n] = trunk.VLAN{Owner: "other", Until: epoch.Add(time.Duration(n) * time.Minute)}
+		}
+		s.VLANs[120] = trunk.VLAN{Owner: "other"}
+	}
+	planned{node: noBranch(cooling), waits: "pod-1: the node has all", next: time.Minute}.check(t, trunk.DefaultConfig())
+	s := noBranch(cooling)
+	s.VLANs[5] = trunk.VLAN{Owner: "other", Until: epoch}
+	planned{node: s, does: "CreateBranch in subnet-a with sg-a for pod-1"}.check(t, trunk.DefaultConfig())
 }
 
 func TestWhatIsReadFromEC2BeforeTheNextInterval(t *testing.T) {

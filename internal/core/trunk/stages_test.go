@@ -263,8 +263,11 @@ func TestTheNextTryHasTheIntentOfTheFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	restarted := epoch.Add(time.Minute)
+	restarted, before := epoch.Add(time.Minute), s
 	s = trunk.Restart(s, restarted)
+	if before.Branches["b"].Intent.Lost {
+		t.Error("the state that was given has changed")
+	}
 	if i, _ := s.Call("x"); !i.Lost || !i.Unknown || !i.At.Equal(restarted) || !i.Retry.Equal(restarted) || i.Tries != 1 {
 		t.Errorf("after the restart: %+v", i)
 	}
@@ -424,6 +427,20 @@ func TestAVLANCoolsDownWhereAPodMayHaveUsedIt(t *testing.T) {
 		if b := next.Branches["b"]; err != nil || b.Stage != tt.stage || b.VLAN != tt.vlan || !b.Since.Equal(now) || !next.VLANs[7].Until.Equal(tt.until) {
 			t.Errorf("%s: %v, %s, VLAN 7 %+v", name, err, b, next.VLANs[7])
 		}
+	}
+}
+
+func TestOnlyTheVLANOfABranchCoolsDownWithIt(t *testing.T) {
+	s := with(in(trunk.Associating))
+	s.VLANs[7] = trunk.VLAN{Owner: "other"}
+	next, err := trunk.Begin(s, of(trunk.DeleteBranch), trunk.DefaultConfig(), epoch)
+	if err != nil || next.VLANs[7] != (trunk.VLAN{Owner: "other"}) || next.Branches["b"].VLAN != 0 {
+		t.Errorf("another has it: %v, %+v", err, next.VLANs[7])
+	}
+	s = with(func(b *trunk.Branch) { in(trunk.Tagging)(b); b.VLAN = 0 })
+	delete(s.VLANs, 7)
+	if next, err := trunk.Begin(s, of(trunk.DeleteBranch), trunk.DefaultConfig(), epoch); err != nil || len(next.VLANs) != 0 {
+		t.Errorf("without a VLAN: %v, %v", err, next.VLANs)
 	}
 }
 
