@@ -9,13 +9,18 @@ func minimums() map[string]minimum {
 		"internal/core/drift":            {100.0, 0},
 		"internal/core/endpoint":         {100.0, 0},
 		"internal/core/groupmode":        {100.0, 0},
+		"internal/core/grouprules":       {100.0, 0},
 		"internal/core/handover":         {100.0, 0},
 		"internal/core/hostnet":          {100.0, 0},
 		"internal/core/ipam":             {96.0, 0},
 		"internal/core/leak":             {100.0, 0},
+		"internal/core/podadmission":     {100.0, 0},
 		"internal/core/podcidr":          {100.0, 0},
+		"internal/core/podeni":           {100.0, 0},
 		"internal/core/ruleset":          {100.0, 0},
+		"internal/core/securitygroup":    {100.0, 0},
 		"internal/core/stale":            {100.0, 0},
+		"internal/core/trunk":            {97.4, 41},
 		"internal/core/vpc":              {100.0, 0},
 		"internal/edge/cnirpc":           {94.5, 0},
 		"internal/edge/cnirpc/cniserver": {96.2, 0},
@@ -29,5 +34,5 @@ func minimums() map[string]minimum {
 // unmeasured lists the targets that have not been run in full since they were added, so that
 // there is no minimum to fall below. Each must be removed with its first section.
 func unmeasured() []string {
-	return []string{"internal/core/grouprules", "internal/core/podadmission", "internal/core/podeni", "internal/core/policy", "internal/core/securitygroup", "internal/core/trunk"}
+	return []string{"internal/core/policy"}
 }

@@ -8,8 +8,8 @@ import (
 
 func TestNumbersOfBranchesByInstanceType(t *testing.T) {
 	const name = "branch-limits"
-	c, err := Load(Sources{Flags: map[string]string{name: " m9.large=9, u-6tb1.metal = 107,t3=0,"}})
-	if want := map[string]int{"m9.large": 9, "u-6tb1.metal": 107, "t3": 0}; err != nil || !maps.Equal(c.BranchLimits, want) {
+	c, err := Load(Sources{Flags: map[string]string{name: " m9.large=9, u-6tb1.metal = 107,t3=0,m9=120,"}})
+	if want := map[string]int{"m9.large": 9, "u-6tb1.metal": 107, "t3": 0, "m9": 120}; err != nil || !maps.Equal(c.BranchLimits, want) {
 		t.Errorf("%v, %v; want %v", c.BranchLimits, err, want)
 	}
 	for _, wrong := range []string{"m9", "m9.large=", "=9", "m9.large=-1", "m9.large=121", "M9=1", "m9.a.b=1", "m9=1,m9=2", "m9=1;m8=2"} {
@@ -39,8 +39,8 @@ func TestExactBranchesByGroups(t *testing.T) {
 	load := func(v string) (Config, error) {
 		return Load(Sources{Flags: map[string]string{name: v, "quarantine-group": "sg-00000000000000000"}})
 	}
-	c, err := load(one + "=5, " + two + " + " + one + " = 2,")
-	if want := map[string]int{one: 5, one + "+" + two: 2}; err != nil || !maps.Equal(c.ExactBranches, want) {
+	c, err := load(one + "=5, " + two + " + " + one + " = 2," + two + "=80")
+	if want := map[string]int{one: 5, one + "+" + two: 2, two: 80}; err != nil || !maps.Equal(c.ExactBranches, want) {
 		t.Errorf("%v, %v; want %v", c.ExactBranches, err, want)
 	}
 	for _, wrong := range []string{one, one + "=0", one + "=81", "web=1", "=1", one + "+=1", one + "+" + one + "=1", one + "=1," + one + "=2"} {
@@ -75,6 +75,7 @@ func TestNodesEnforceGroupsWhereNoBranchDoes(t *testing.T) {
 		{map[string]string{"security-groups-for-pods": "managed", "pod-security-group-late-match": "enforce", "network-policy": "off"}, false, "network-policy: off from flag"},
 		{map[string]string{"pod-security-group-late-match": "enforce"}, false, ""},
 		{map[string]string{"security-groups-for-pods": "auto"}, true, ""},
+		{map[string]string{"security-groups-for-pods": "auto", "pod-security-group-late-match": "report"}, true, ""},
 		{map[string]string{"security-groups-for-pods": "auto", "network-policy": "off"}, false, "the programs of network policies enforce security groups"},
 		{map[string]string{"security-groups-for-pods": "auto", "backend": "podcidr"}, false, "no security groups without EC2"},
 		{map[string]string{"security-groups-for-pods": "auto", "pod-security-group-late-match": "evict"}, false, "none is evicted"},
@@ -83,6 +84,19 @@ func TestNodesEnforceGroupsWhereNoBranchDoes(t *testing.T) {
 		got, err := Load(Sources{Flags: c.flags})
 		if got.NodeGroups() != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%v: %v, %v; want %v, %q", c.flags, got.NodeGroups(), err, c.want, c.err)
+		}
+	}
+}
+
+// Late matches can be left to other means only where pods have branches; elsewhere the programs are needed.
+func TestAnErrorOffersOnlySettingsThatHelp(t *testing.T) {
+	for mode, want := range map[string]string{
+		"own": ": set pod-security-group-late-match to report or evict, or network-policy to on", "managed": ": set pod-security-group-late-match to report or evict, or network-policy to on",
+		"ebpf": ": set network-policy to on", "auto": ": set network-policy to on",
+	} {
+		_, err := Load(Sources{Flags: map[string]string{"security-groups-for-pods": mode, "network-policy": "off"}})
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q at its end", mode, err, want)
 		}
 	}
 }
@@ -105,6 +119,12 @@ func TestANodeWithoutACloudEnforcesNoGroups(t *testing.T) {
 		c := Config{SecurityGroups: mode, LateMatch: LateMatchEnforce}
 		if c.On(BackendPodCIDR).NodeGroups() || !c.On(BackendENI).NodeGroups() {
 			t.Errorf("%s: without a cloud %v, with one %v", mode, c.On(BackendPodCIDR).NodeGroups(), c.On(BackendENI).NodeGroups())
+		}
+	}
+	for _, mode := range []string{SecurityGroupsOff, SecurityGroupsEBPF, SecurityGroupsAuto} {
+		c := Config{SecurityGroups: mode, LateMatch: LateMatchEnforce}
+		if got := c.On(BackendPodCIDR).LateMatch; got != LateMatchEnforce {
+			t.Errorf("%s: late matches are %s, want the setting as it is", mode, got)
 		}
 	}
 }

@@ -131,6 +131,20 @@ func TestValuesThatTheKernelAListenerOrEC2WouldRejectAreRejectedAtStart(t *testi
 	}
 }
 
+// In YAML, on and off are booleans: a manifest without quotes gives true or false.
+func TestNetworkPolicyIsOnOrOffAlsoAsABoolean(t *testing.T) {
+	for value, want := range map[string]bool{"on": true, "true": true, "off": false, "false": false} {
+		if c, err := Load(Sources{Flags: map[string]string{"network-policy": value}}); err != nil || c.NetworkPolicy != want {
+			t.Errorf("%s: %v, %v; want %v", value, c.NetworkPolicy, err, want)
+		}
+	}
+	for _, value := range []string{"", "On", "1", "yes"} {
+		if _, err := Load(Sources{Flags: map[string]string{"network-policy": value}}); err == nil || !strings.Contains(err.Error(), "must be on or off") {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
 func TestTheDescriptionReadsBackAsTheSameConfiguration(t *testing.T) {
 	c, err := Load(Sources{Env: env(map[string]string{"WARM_IP_TARGET": "5", "AWS_EXTERNAL_SERVICE_CIDRS": "1.2.3.0/24"})})
 	if err != nil {

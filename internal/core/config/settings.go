@@ -192,9 +192,9 @@ func boolean(name, fallback, doc string, field func(*Config) *bool, aliases ...s
 }
 
 // toggle is a boolean that is written on or off. In YAML both words are booleans.
-func toggle(name, fallback, doc string, field func(*Config) *bool, aliases ...string) Setting {
+func toggle(name, fallback, doc string, field func(*Config) *bool) Setting {
 	return Setting{
-		Name: name, Aliases: aliases, Default: fallback, Doc: doc,
+		Name: name, Default: fallback, Doc: doc,
 		set: func(c *Config, v string) error {
 			switch v {
 			case "on", "true":

@@ -65,11 +65,9 @@ func Aggregate(ranges []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// join returns the range of which two are the halves.
-func join(a, b netip.Prefix) (netip.Prefix, bool) {
-	if a.Bits() != b.Bits() || a.Bits() == 0 || a.Addr().Is4() != b.Addr().Is4() {
-		return netip.Prefix{}, false
-	}
-	both := netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked()
-	return both, a != b && both.Contains(b.Addr())
+// join returns the range of which two disjoint ones are the halves. The range around one without bits is
+// invalid and contains nothing.
+func join(a, b netip.Prefix) (joined netip.Prefix, siblings bool) {
+	joined = netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked()
+	return joined, a.Bits() == b.Bits() && joined.Contains(b.Addr())
 }

@@ -43,6 +43,27 @@ func TestAnExcludedNamespaceHasNoObjectAndAReason(t *testing.T) {
 	}
 }
 
+// A policy that selects no pod needs no object: there is nothing that the namespace lacks either.
+func TestPoliciesThatSelectNoPodHaveNoObjectAndNoReason(t *testing.T) {
+	for _, namespace := range []string{"kube-system", "shop"} {
+		p := byLabels(namespace, "p", nil)
+		p.Groups = nil
+		o := Compile(Input{Policies: []securitygroup.Policy{p}}, config())
+		if len(o.Validating) != 1 || len(o.Mutating)+len(o.Webhooks)+len(o.Why) != 0 {
+			t.Errorf("%s: %+v", namespace, o)
+		}
+	}
+}
+
+func TestAPolicyForTheMutationIsCompiledOnlyIfItIsServed(t *testing.T) {
+	cfg := config()
+	cfg.Mutates = false
+	o := Compile(Input{Policies: []securitygroup.Policy{byLabels("shop", "p", nil)}}, cfg)
+	if len(o.Mutating)+len(o.MutatingBindings) != 0 || len(o.Validating) != 2 || len(o.Webhooks) != 1 {
+		t.Errorf("%d mutating, %d validating, %d webhooks", len(o.Mutating), len(o.Validating), len(o.Webhooks))
+	}
+}
+
 // An object of one namespace never concerns pods of another one.
 func TestEveryObjectOfANamespaceIsForThatNamespaceOnly(t *testing.T) {
 	o := Compile(Input{Policies: []securitygroup.Policy{

@@ -93,6 +93,7 @@ func TestATextThatNamesNoBranchesIsRefusedByName(t *testing.T) {
 		{"no interface", change(`"eniId":"eni-0bf8102e8bf0fa369",`, ""), podeni.ErrIncomplete},
 		{"an empty interface", change("eni-0bf8102e8bf0fa369", ""), podeni.ErrIncomplete},
 		{"no MAC", change(`"ifAddress":"02:78:59:8f:ee:b2",`, ""), podeni.ErrIncomplete},
+		{"an empty MAC", change("02:78:59:8f:ee:b2", ""), podeni.ErrIncomplete},
 		{"no VLAN", change(`"vlanId":7,`, ""), podeni.ErrIncomplete},
 		{"no address", strings.NewReplacer("10.243.50.203", "", "2600:1f14:1::9", "").Replace(both), podeni.ErrIncomplete},
 		{"an address without its subnet", change("10.243.48.0/20", ""), podeni.ErrIncomplete},
@@ -113,12 +114,15 @@ func TestATextThatNamesNoBranchesIsRefusedByName(t *testing.T) {
 		{"an IPv4 address written as IPv6", change("2600:1f14:1::9", "::ffff:10.243.50.203"), podeni.ErrValue},
 		{"the same in a subnet of its range", strings.NewReplacer("2600:1f14:1::9", "::ffff:10.243.50.203", "2600:1f14:1::/64", "::/64").Replace(both), podeni.ErrValue},
 		{"an IPv4 subnet written as IPv6", strings.NewReplacer("2600:1f14:1::9", "", "2600:1f14:1::/64", "::ffff:0:0/96").Replace(both), podeni.ErrValue},
+		{"an address of the other family, without its subnet", strings.NewReplacer("10.243.50.203", "2600:1f14:1::8", "10.243.48.0/20", "").Replace(both), podeni.ErrValue},
+		{"an address with a zone, without its subnet", strings.NewReplacer("2600:1f14:1::9", "2600:1f14:1::9%eth0", "2600:1f14:1::/64", "").Replace(both), podeni.ErrValue},
 		{"an address with a zone", change("2600:1f14:1::9", "2600:1f14:1::9%eth0"), podeni.ErrValue},
 		{"an address outside its subnet", change("10.243.50.203", "10.243.64.1"), podeni.ErrValue},
 		{"the address of the subnet's router", change("10.243.50.203", "10.243.48.1"), podeni.ErrValue},
 		{"the last address of the subnet", change("10.243.50.203", "10.243.63.255"), podeni.ErrValue},
 		{"a subnet with host bits", change("10.243.48.0/20", "10.243.50.0/20"), podeni.ErrValue},
 		{"a subnet of the other family", change("2600:1f14:1::/64", "10.243.48.0/20"), podeni.ErrValue},
+		{"a subnet of the other family, without an address", strings.Replace(one, `"subnetV6Cidr":""`, `"subnetV6Cidr":"10.243.48.0/20"`, 1), podeni.ErrValue},
 		{"a subnet without a length", change("10.243.48.0/20", "10.243.48.0"), podeni.ErrValue},
 		{"an interface in two entries", strings.Replace(two, "eni-0d8a3a3a7f2eb57ab", "eni-0bf8102e8bf0fa369", 1), podeni.ErrTwice},
 		{"a MAC in two entries", strings.Replace(two, "06:20:0d:3c:5f:bc", "02:78:59:8f:ee:b2", 1), podeni.ErrTwice},
@@ -132,6 +136,39 @@ func TestATextThatNamesNoBranchesIsRefusedByName(t *testing.T) {
 				t.Errorf("%v, %v, want %q", entries, err, tt.want)
 			}
 		})
+	}
+}
+
+// A user corrects what the error names: the first field that is wrong, with the value that it has.
+func TestAnErrorNamesTheEntryTheFieldAndItsValue(t *testing.T) {
+	for name, tt := range map[string]struct{ text, want string }{
+		"a MAC with other characters":  {strings.Replace(one, "02:78:59:8f:ee:b2", "zz:78:59:8f:ee:b2", 1), `entry 0: ifAddress "zz:78:59:8f:ee:b2": invalid value`},
+		"the second of two entries":    {strings.Replace(two, "06:20:0d:3c:5f:bc", "06:20", 1), `entry 1: ifAddress "06:20": invalid value`},
+		"two wrong fields":             {strings.NewReplacer("eni-0bf8102e8bf0fa369", "", `"vlanId":1`, `"vlanId":"1"`).Replace(one), "entry 0: eniId is empty: incomplete entry"},
+		"a field of another spelling":  {strings.Replace(one, "vlanId", "VLANID", 1), `entry 0: field "VLANID": it must be written "vlanId": invalid field`},
+		"a VLAN that no trunk has":     {strings.Replace(one, `"vlanId":1`, `"vlanId":4095`, 1), "entry 0: vlanId 4095: must be from 1 to 4094: invalid value"},
+		"a VLAN of two entries":        {strings.Replace(two, `"vlanId":2`, `"vlanId":1`, 1), "entries 0 and 1: VLAN 1: value of two entries"},
+		"an address beside its subnet": {strings.Replace(one, "10.243.50.203", "10.243.64.1", 1), "entry 0: privateIp 10.243.64.1 is outside 10.243.48.0/20: invalid value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := podeni.Decode(tt.text); err == nil || err.Error() != tt.want {
+				t.Errorf("%v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestTheLargestValuesAreTaken(t *testing.T) {
+	entries, err := podeni.Decode(strings.Replace(one, `"vlanId":1`, `"vlanId":4094`, 1))
+	if err != nil || len(entries) != 1 || entries[0].VLAN != podeni.MaxVLAN {
+		t.Errorf("the last VLAN: %+v, %v", entries, err)
+	}
+	const most = 256 << 10 // bytes of annotations
+	if entries, err := podeni.Decode(one + strings.Repeat(" ", most-len(one))); err != nil || len(entries) != 1 {
+		t.Errorf("the longest text: %+v, %v", entries, err)
+	}
+	if entries, err := podeni.Decode(one + strings.Repeat(" ", most-len(one)+1)); !errors.Is(err, podeni.ErrSyntax) || entries != nil {
+		t.Errorf("a longer text: %+v, %v", entries, err)
 	}
 }
 
@@ -165,6 +202,10 @@ func TestEntriesThatNoReaderAcceptsAreNotWritten(t *testing.T) {
 	entries[1].VLAN = entries[0].VLAN
 	if text, err := podeni.Encode(entries); !errors.Is(err, podeni.ErrTwice) || text != "" {
 		t.Errorf("a VLAN of two branches: %q, %v", text, err)
+	}
+	entries[0].ENI = ""
+	if text, err := podeni.Encode(entries[:1]); !errors.Is(err, podeni.ErrIncomplete) || text != "" {
+		t.Errorf("a branch without an interface: %q, %v", text, err)
 	}
 	if text, err := podeni.Encode(nil); !errors.Is(err, podeni.ErrNoEntry) || text != "" {
 		t.Errorf("no branches: %q, %v", text, err)

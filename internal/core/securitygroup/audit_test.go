@@ -25,6 +25,7 @@ func TestAuditFindsEachDifferenceOfARunningPod(t *testing.T) {
 		"as policies say":                      {Wired{Pod: pod("web"), Branch: "eni-1", Annotated: "eni-1", Groups: both, Known: true}, nil},
 		"groups in another order":              {Wired{Pod: pod("web"), Branch: "eni-1", Annotated: "eni-1", Groups: []string{"sg-2", "sg-1"}, Known: true}, nil},
 		"without a branch":                     {Wired{Pod: pod("web")}, []ViolationKind{Unprotected}},
+		"without a branch, and annotated":      {Wired{Pod: pod("web"), Annotated: "eni-1"}, []ViolationKind{Unprotected}},
 		"not selected":                         {Wired{Pod: pod("db")}, nil},
 		"not selected any more":                {Wired{Pod: pod("db"), Branch: "eni-1", Annotated: "eni-1", Groups: both, Known: true}, nil},
 		"its account is not known":             {Wired{Pod: pod("job")}, []ViolationKind{Unprotected}},
@@ -47,5 +48,43 @@ func TestAuditFindsEachDifferenceOfARunningPod(t *testing.T) {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestAViolationSaysWhatThePodHasAndShouldHave(t *testing.T) {
+	selected := Decision{Verdict: Selected, Groups: []string{"sg-1"}, Why: "selected by web"}
+	for name, tt := range map[string]struct {
+		pod  Wired
+		want string
+	}{
+		"no branch, the VPC enforces groups": {Wired{}, "selected by web, and the pod runs with the groups of its node"},
+		"no branch, the node enforces them":  {Wired{Unable: "its node has no such kernel"}, "selected by web, and its node has no such kernel"},
+		"an annotation of another branch":    {Wired{Branch: "eni-1", Annotated: "eni-2"}, "the pod is wired with eni-1, and its annotation names eni-2"},
+		"no annotation":                      {Wired{Branch: "eni-1"}, "the pod is wired with eni-1, and its annotation names none"},
+		"another record":                     {Wired{Branch: "eni-1", Annotated: "eni-1", Record: "VLAN 2"}, "the pod is wired with eni-1, and the record disagrees: VLAN 2"},
+		"other groups":                       {Wired{Branch: "eni-1", Annotated: "eni-1", Groups: []string{"sg-3", "sg-2"}, Known: true}, "selected by web, and eni-1 has [sg-2 sg-3]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := Audit([]Wired{tt.pod}, func(Pod) Decision { return selected })
+			if len(list) != 1 || list[0].Why != tt.want {
+				t.Errorf("%v, want one: %s", list, tt.want)
+			}
+		})
+	}
+}
+
+func TestViolationsAreListedByNamespacePodAndKind(t *testing.T) {
+	var pods []Wired
+	for _, ref := range []Ref{{"shop", "b"}, {"bank", "c"}, {"shop", "a"}, {"bank", "d"}} {
+		pods = append(pods, Wired{Pod: Pod{Ref: ref}, Branch: "eni-1", Known: true})
+	}
+	pods[2].Branch = ""
+	var got []string
+	for _, v := range Audit(pods, func(Pod) Decision { return Decision{Verdict: Selected, Groups: []string{"sg-1"}} }) {
+		got = append(got, v.Pod.String()+" "+string(v.Kind))
+	}
+	want := []string{"bank/c branch", "bank/c groups", "bank/d branch", "bank/d groups", "shop/a unprotected", "shop/b branch", "shop/b groups"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -39,6 +39,17 @@ func TestEachPolicyCountsThePodsThatItSelects(t *testing.T) {
 	}
 }
 
+func TestAConditionNamesTheFirstPodThatIsKnownToWaitForSomething(t *testing.T) {
+	var c securitygroup.PodCounts
+	c.Add("a", selected(), securitygroup.PodState{})
+	c.Add("b", selected(), securitygroup.PodState{Message: "no branch yet"})
+	c.Add("c", selected(), securitygroup.PodState{Message: "no subnet"})
+	const want = "3 of 3 pods do not have their groups yet, the first b: no branch yet"
+	if got := c.Of(webPolicy).AppliedCondition(securitygroup.ReasonNotEnforced); got.Message != want || got.Reason != "PodsNotEnforced" {
+		t.Errorf("%+v, want %q", got, want)
+	}
+}
+
 func TestARefusedPodHasAReasonInTheStatus(t *testing.T) {
 	refused := func(err error) securitygroup.Decision {
 		d := selected()
@@ -77,8 +88,12 @@ func TestAStatusNamesTheFirstTenRefusedPods(t *testing.T) {
 		c.Add(fmt.Sprint("p", i), selected(), securitygroup.PodState{RefusedBy: "RefusedByEC2"})
 	}
 	n := c.Of(webPolicy)
-	if n.Refused != 12 || len(n.Shown) != 10 || n.AppliedCondition("").Message != "12 of 12 pods are refused, the first p0: RefusedByEC2" {
-		t.Errorf("%+v: %+v", n, n.AppliedCondition(""))
+	if n.Refused != 12 || len(n.Shown) != 10 {
+		t.Errorf("%+v", n)
+	}
+	want := securitygroup.Condition{Reason: "PodsRefused", Message: "12 of 12 pods are refused, the first p0: RefusedByEC2"}
+	if got := n.AppliedCondition(""); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
@@ -102,6 +117,14 @@ func TestATextIsCutBetweenCharacters(t *testing.T) {
 		got := securitygroup.Cut(text)
 		if !utf8.ValidString(got) || !strings.HasPrefix(text, got) || len(got) > 1024 || len(got) < min(len(text), 1021) {
 			t.Errorf("%d bytes of %d, valid: %v", len(got), len(text), utf8.ValidString(got))
+		}
+	}
+}
+
+func TestATextThatFitsIsNotChanged(t *testing.T) {
+	for _, text := range []string{"", strings.Repeat("é", 512), "\xff" + strings.Repeat("a", 1023)} {
+		if got := securitygroup.Cut(text); got != text {
+			t.Errorf("%d bytes became %d", len(text), len(got))
 		}
 	}
 }

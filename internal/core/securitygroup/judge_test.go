@@ -69,3 +69,56 @@ func TestAPodThatNoPolicySelectsIsNotJudged(t *testing.T) {
 		t.Errorf("%s", d)
 	}
 }
+
+func TestARefusalNamesTheGroupsAndWhereTheyAreMissing(t *testing.T) {
+	here, nowhere := known(), known()
+	nowhere.VPC = ""
+	for _, tt := range []struct {
+		name  string
+		known securitygroup.Known
+		group string
+		want  string
+	}{
+		{"a group that does not exist", here, "sg-00000000000000dea", `security group "sg-00000000000000dea" does not exist in vpc-1: EC2 has no such security group`},
+		{"a group of another VPC", here, "sg-000000000000000f1", `security group "sg-000000000000000f1" does not exist in vpc-1: the security group is of another VPC`},
+		{"a malformed id, which is so in every VPC", here, "default", `security group "default": it is not the id of a security group`},
+		{"a group that was not read yet", here, "sg-12345678", `security group "sg-12345678": the security group has not been read from EC2 yet`},
+		{"a group that does not exist, while the VPC is not known", nowhere, "sg-00000000000000dea", `security group "sg-00000000000000dea": EC2 has no such security group`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := tt.known.Judge(securitygroup.Decision{Verdict: securitygroup.Selected, Groups: []string{tt.group}})
+			if d.Why != tt.want || d.Refusal == nil || d.Refusal.Error() != tt.want {
+				t.Errorf("%q, want %q", d.Why, tt.want)
+			}
+		})
+	}
+}
+
+// The nodes of a cluster may be in several VPCs: a policy is at fault only if no pod can have its groups.
+func TestAGroupIsUnusableIfNoVPCCanApplyIt(t *testing.T) {
+	first, second, unread := known(), known(), securitygroup.Known{VPC: "vpc-3"}
+	second.VPC = "vpc-2"
+	for _, tt := range []struct {
+		name   string
+		groups string
+		known  []securitygroup.Known
+		want   string // "" is usable
+	}{
+		{"without groups", "", []securitygroup.Known{first}, ""},
+		{"groups of the VPC", sgA + " " + sgB, []securitygroup.Known{first}, ""},
+		{"a group of another VPC", sgA + " sg-000000000000000f1 sg-00000000000000dea", []securitygroup.Known{first}, `"sg-000000000000000f1" does not exist in vpc-1`},
+		{"a group of the second VPC", "sg-000000000000000f1", []securitygroup.Known{first, second}, ""},
+		{"a group of the first VPC", sgA, []securitygroup.Known{first, second}, ""},
+		{"a group that neither has", "sg-00000000000000dea", []securitygroup.Known{first, second}, `"sg-00000000000000dea" does not exist in vpc-2`},
+		{"a group that one has not read yet", "sg-00000000000000dea", []securitygroup.Known{unread, first}, ""},
+		{"a malformed id", sgA + " default", []securitygroup.Known{unread, first}, `"default": it is not the id`},
+		{"while no VPC is known", "default", nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := securitygroup.Unusable(strings.Fields(tt.groups), tt.known)
+			if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+}

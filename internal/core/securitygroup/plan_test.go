@@ -97,3 +97,27 @@ func TestActionsAndDecisionsAreReadable(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, decision)
 	}
 }
+
+// What protects comes first, and the same pods always give the same list.
+func TestActionsAreOrderedByKindPodAndUID(t *testing.T) {
+	applied, decided := map[types.UID][]string{}, map[types.UID]securitygroup.Decided{}
+	add := func(uid types.UID, namespace, name string, verdict securitygroup.Verdict, groups ...string) {
+		pod := securitygroup.Pod{Ref: securitygroup.Ref{Namespace: namespace, Name: name}, UID: uid}
+		decided[uid] = securitygroup.Decided{Pod: pod, Decision: securitygroup.Decision{Verdict: verdict, Groups: groups}}
+	}
+	add("8", "shop", "r", securitygroup.NotSelected)
+	add("7", "shop", "q", securitygroup.Refused)
+	add("6", "shop", "p", securitygroup.Selected, sgA)
+	applied["8"], applied["6"] = []string{sgA}, []string{sgB}
+	for i, ref := range []securitygroup.Ref{{Namespace: "bank", Name: "b"}, {Namespace: "bank", Name: "c"}, {Namespace: "shop", Name: "a"}, {Namespace: "shop", Name: "a"}, {Namespace: "shop", Name: "z"}} {
+		add(types.UID(fmt.Sprint(i+1)), ref.Namespace, ref.Name, securitygroup.Selected, sgA)
+	}
+	want := []string{"protect bank/b 1", "protect bank/c 2", "protect shop/a 3", "protect shop/a 4", "protect shop/z 5", "reapply shop/p 6", "refuse shop/q 7", "release shop/r 8"}
+	var got []string
+	for _, a := range securitygroup.Plan(applied, decided) {
+		got = append(got, fmt.Sprintf("%s %s %s", a.Kind, a.Pod, a.UID))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

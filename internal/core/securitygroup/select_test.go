@@ -2,12 +2,14 @@ package securitygroup_test
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/trunkline/trunkline/internal/core/securitygroup"
 )
@@ -38,10 +40,10 @@ func policy(name string, pods, accounts *metav1.LabelSelector, groups ...string)
 // web is a pod with the label role=web and a service account with the label tier=front.
 func web() (securitygroup.Pod, *securitygroup.Account) {
 	return securitygroup.Pod{
-		Ref: securitygroup.Ref{Namespace: "shop", Name: "web-1"}, UID: "uid-web-1", Labels: map[string]string{"role": "web"}, ServiceAccount: "front",
-	}, &securitygroup.Account{
-		Ref: securitygroup.Ref{Namespace: "shop", Name: "front"}, Labels: map[string]string{"tier": "front"},
-	}
+			Ref: securitygroup.Ref{Namespace: "shop", Name: "web-1"}, UID: "uid-web-1", Labels: map[string]string{"role": "web"}, ServiceAccount: "front",
+		}, &securitygroup.Account{
+			Ref: securitygroup.Ref{Namespace: "shop", Name: "front"}, Labels: map[string]string{"tier": "front"},
+		}
 }
 
 func TestWhichPoliciesSelectAPod(t *testing.T) {
@@ -116,6 +118,31 @@ func TestWhichPodsPoliciesDoNotApplyTo(t *testing.T) {
 	}
 }
 
+func TestAPodOfTheAPIIsReadWithAllThatDecides(t *testing.T) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "uid", Labels: map[string]string{"role": "web"}},
+		Spec:       corev1.PodSpec{ServiceAccountName: "front", HostNetwork: true},
+		Status:     corev1.PodStatus{Phase: corev1.PodFailed},
+	}
+	want := securitygroup.Pod{
+		Ref: securitygroup.Ref{Namespace: "shop", Name: "web-1"}, UID: "uid", Labels: map[string]string{"role": "web"},
+		ServiceAccount: "front", HostNetwork: true, Ended: true,
+	}
+	if got := securitygroup.FromPod(pod); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestVerdictsAreReadable(t *testing.T) {
+	for verdict, want := range map[securitygroup.Verdict]string{
+		securitygroup.NotSelected: "not selected", securitygroup.Selected: "selected", securitygroup.Refused: "refused", 9: "Verdict(9)",
+	} {
+		if verdict.String() != want {
+			t.Errorf("%s, want %s", verdict, want)
+		}
+	}
+}
+
 // AWS's webhook refuses every pod of a missing account, also where no policy depends on it.
 func TestAMissingServiceAccountMattersOnlyWhereAPolicySelectsByItsLabels(t *testing.T) {
 	all, front := &metav1.LabelSelector{}, labelled("tier", "front")
@@ -148,9 +175,15 @@ func TestAMissingServiceAccountMattersOnlyWhereAPolicySelectsByItsLabels(t *test
 		})
 	}
 	pod, _ := web()
-	d := securitygroup.Compile([]securitygroup.Policy{policy("a", all, nil, sgA), policy("b", nil, front, sgB)}).Select(pod, nil)
+	d := securitygroup.Compile([]securitygroup.Policy{policy("c", nil, front, sgC), policy("a", all, nil, sgA), policy("b", nil, front, sgB)}).Select(pod, nil)
 	if d.Verdict != securitygroup.Refused || d.Groups != nil {
 		t.Errorf("the groups of another policy do not make up for it: %s", d)
+	}
+	const missing = "service account front was not found, and serviceAccountSelector tier=front selects by its labels"
+	const want = "refused: SecurityGroupPolicy shop/b: service account front: the service account was not found\n" +
+		"  shop/a: podSelector {} matches\n  shop/b: " + missing + "\n  shop/c: " + missing + "\n"
+	if d.String() != want {
+		t.Errorf("%s\nwant %s", d, want)
 	}
 }
 
@@ -170,5 +203,31 @@ func TestPoliciesThatSelectNoPodAreProblems(t *testing.T) {
 	want := []string{"x", "invalid selector", "y", "securityGroups.groupIds is empty", "z", "podSelector and serviceAccountSelector are both absent"}
 	if !slices.Equal(got, want) {
 		t.Errorf("problems %q, want %q", got, want)
+	}
+}
+
+func TestThePoliciesThatCanSelectPodsAreListedByNamespace(t *testing.T) {
+	elsewhere := policy("p", labelled("a", "b"), nil, sgA)
+	elsewhere.Namespace = "bank"
+	set := securitygroup.Compile([]securitygroup.Policy{
+		policy("z", labelled("role", "web"), labelled("tier", "front"), sgA), policy("invalid", nil, nil, sgA), policy("a", nil, labelled("tier", "back"), sgB), elsewhere,
+	})
+	if got := set.Namespaces(); !slices.Equal(got, []string{"bank", "shop"}) {
+		t.Errorf("namespaces %q", got)
+	}
+	for namespace, want := range map[string]string{"shop": "shop/a absent tier=back; shop/z role=web tier=front", "bank": "bank/p a=b absent", "other": ""} {
+		text := func(s labels.Selector) string {
+			if s == nil {
+				return "absent"
+			}
+			return s.String()
+		}
+		var got []string
+		for _, s := range set.Selections(namespace) {
+			got = append(got, s.Policy.String()+" "+text(s.Pods)+" "+text(s.Accounts))
+		}
+		if strings.Join(got, "; ") != want {
+			t.Errorf("%s: %q, want %q", namespace, got, want)
+		}
 	}
 }

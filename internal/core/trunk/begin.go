@@ -148,6 +148,9 @@ func (s *State) enter(b Branch, a Action, c Config, now time.Time) (Branch, erro
 	}
 	switch a.Kind {
 	case CreateBranch:
+		if b.Stage != Creating {
+			return b, stale
+		}
 		return b, nil
 	case Adopt:
 		b.Pod, b.Used = a.Pod, true

@@ -292,9 +292,9 @@ func (w *world) check() {
 	}
 }
 
-// of is the branch that a pod uses at EC2.
+// of is the branch that a pod uses at EC2: the simulation refuses a second one.
 func (w *world) of(p *pod) *eni {
-	for _, e := range w.ec2.branches() {
+	for _, e := range w.ec2.enis {
 		if e.user == p.UID {
 			return e
 		}
