@@ -81,7 +81,7 @@ func (a *answering) ask(action string, in any) error {
 	return a.refused[action]
 }
 
-// fieldsOf is a request in JSON, without the fields that are not set.
+// fieldsOf is a request in JSON, without empty fields. An empty token is kept: it names no page.
 func fieldsOf(in any) string {
 	raw, err := json.Marshal(in)
 	if err != nil {
@@ -99,7 +99,7 @@ func onlySet(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for k, field := range v {
-			if field = onlySet(field); field == nil || field == "" {
+			if field = onlySet(field); field == nil || field == "" && k != "NextToken" {
 				delete(v, k)
 				continue
 			}
