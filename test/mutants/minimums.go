@@ -24,7 +24,7 @@ func minimums() map[string]minimum {
 		"internal/core/vpc":              {100.0, 0},
 		"internal/edge/cnirpc":           {94.5, 0},
 		"internal/edge/cnirpc/cniserver": {96.2, 0},
-		"internal/edge/ec2":              {99.0, 0},
+		"internal/edge/ec2":              {99.2, 0},
 		"internal/edge/journal":          {94.7, 0},
 		"sim/iam":                        {99.2, 0},
 		"sim/iam/sigv4":                  {99.0, 0},

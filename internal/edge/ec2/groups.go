@@ -51,9 +51,6 @@ const (
 // It takes three calls if no rule names a prefix list and all answers have one page.
 func ReadGroups(ctx context.Context, api GroupAPI, ids []vpc.SecurityGroupID, nodes []vpc.InstanceID) (map[vpc.SecurityGroupID]SecurityGroup, error) {
 	g := groupReader{api: api, rules: map[vpc.SecurityGroupID][]grouprules.Rule{}, lists: map[string]prefixList{}}
-	if len(ids) == 0 {
-		return nil, nil
-	}
 	rules, err := g.describeRules(ctx, ids)
 	if err != nil {
 		return nil, err
@@ -66,7 +63,7 @@ func ReadGroups(ctx context.Context, api GroupAPI, ids []vpc.SecurityGroupID, no
 		}
 		id := vpc.SecurityGroupID(aws.ToString(r.GroupId))
 		g.rules[id] = append(g.rules[id], rule)
-		if rule.Group != "" && !slices.Contains(all, rule.Group) {
+		if rule.Group != "" {
 			all = append(all, rule.Group)
 		}
 	}
@@ -159,14 +156,12 @@ func (g *groupReader) describeGroups(ctx context.Context, ids []vpc.SecurityGrou
 			out[s.ID] = s
 		}
 	}
-	for id, s := range out { // groups of other VPCs are members of nothing here
-		s.Rules = slices.Clone(s.Rules)
+	for _, s := range out { // groups of other VPCs are members of nothing here
 		for i, r := range s.Rules {
 			if of, known := out[r.Group]; known && of.VPC != s.VPC {
 				s.Rules[i].Group, s.Rules[i].Unusable = "", fmt.Sprintf("security group %s is of %s", r.Group, of.VPC)
 			}
 		}
-		out[id] = s
 	}
 	return out, nil
 }
@@ -308,7 +303,8 @@ func (g *groupReader) members(ctx context.Context, groups map[vpc.SecurityGroupI
 		}
 	}
 	for id, m := range grouprules.Membership(interfaces) {
-		if s, known := groups[id]; known && slices.Contains(ids, id) {
+		if slices.Contains(ids, id) {
+			s := groups[id]
 			s.Members, s.Pools = m.Members, m.Pools
 			groups[id] = s
 		}

@@ -454,8 +454,7 @@ func (t Trunks) Exists(ctx context.Context, id vpc.InstanceID) (exists, stopped 
 		return found, nil
 	})
 	for _, state := range found { // one at most
-		exists = exists || state != types.InstanceStateNameTerminated
-		stopped = stopped || state == types.InstanceStateNameStopped
+		exists, stopped = state != types.InstanceStateNameTerminated, state == types.InstanceStateNameStopped
 	}
 	return exists, stopped, err
 }
