@@ -2,6 +2,7 @@ package ec2_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,6 +91,26 @@ func TestWhatASubnetCanBeUsedFor(t *testing.T) {
 	unnamed, err := trunksOn(t, &answering{subnets: []types.Subnet{{CidrBlock: aws.String("10.0.0.0")}}}).SubnetsOf(t.Context(), "vpc-1")
 	if err != nil || len(unnamed) != 1 || unnamed[0].Unusable != "EC2 described it without an id" {
 		t.Errorf("without an id: %+v, %v", unnamed, err)
+	}
+}
+
+func TestWhatCannotBeReadOfAnInterfaceIsNamedAndLeftOut(t *testing.T) {
+	a := &answering{interfaces: []types.NetworkInterface{described("eni-1", 1, func(n *types.NetworkInterface) {
+		n.PrivateIpAddresses = append(n.PrivateIpAddresses,
+			types.NetworkInterfacePrivateIpAddress{PrivateIpAddress: aws.String("odd")}, types.NetworkInterfacePrivateIpAddress{PrivateIpAddress: aws.String("10.0.0.6")})
+		n.Ipv6Addresses = []types.NetworkInterfaceIpv6Address{{Ipv6Address: aws.String("odd")}, {Ipv6Address: aws.String("2001:db8::1")}}
+		n.Ipv4Prefixes = []types.Ipv4PrefixSpecification{{Ipv4Prefix: aws.String("odd")}, {Ipv4Prefix: aws.String("10.0.0.17/28")}}
+		n.Ipv6Prefixes = []types.Ipv6PrefixSpecification{{Ipv6Prefix: aws.String("odd")}, {Ipv6Prefix: aws.String("2001:db8:0:0:1::/80")}}
+	})}}
+	i, err := trunksOn(t, a).Interface(t.Context(), "eni-1")
+	if err != nil || len(i.Unreadable) != 4 || i.Primary != netip.MustParseAddr("10.0.0.5") {
+		t.Errorf("%+v, %v; want that four objects cannot be read", i, err)
+	}
+	if !slices.Equal(i.Addresses, []netip.Addr{netip.MustParseAddr("10.0.0.6")}) || !slices.Equal(i.IPv6, []netip.Addr{netip.MustParseAddr("2001:db8::1")}) {
+		t.Errorf("addresses %v and %v", i.Addresses, i.IPv6)
+	}
+	if !slices.Equal(i.Prefixes, ranges("10.0.0.16/28", "2001:db8:0:0:1::/80")) {
+		t.Errorf("prefixes %v", i.Prefixes)
 	}
 }
 
