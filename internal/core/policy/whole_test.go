@@ -46,10 +46,25 @@ func difference(got, want string) string {
 	return strings.Join(lines, "\n")
 }
 
-// eventful runs random changes of a model, and check after the commit of each few.
+// eventful runs random changes of a model, and check after the commit of each few. It begins
+// with policies of every pod, so that most changes concern an endpoint.
 func eventful(seed uint64, limits Limits, check func(m *model, change Change)) {
 	d, m := bySeed(seed), newModel(limits)
 	m.begin(d)
+	for _, namespace := range names {
+		for _, name := range []string{"1", "2", "3"} {
+			p := d.pod()
+			p.Namespace, p.Name = namespace, name
+			m.setPod(p)
+		}
+		p := d.policy()
+		p.Ref, p.Tier, p.Isolates = Ref{"all", namespace, "p"}, Namespaced, [2]bool{true, true}
+		p.Subject = PodSet{Namespace: namespace}
+		m.setPolicy(p)
+	}
+	for id := range endpoint.ID(4) {
+		m.setEndpoint(id+1, d.ref())
+	}
 	check(m, m.engine.Commit())
 	for range 12 {
 		for range d(3, "events") + 1 {
