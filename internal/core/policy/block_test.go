@@ -6,7 +6,9 @@ import (
 	"testing"
 )
 
-func blockOf(prefix string, except ...string) *Block { return fromBlock(prefix, except...).Peers[0].Block }
+func blockOf(prefix string, except ...string) *Block {
+	return fromBlock(prefix, except...).Peers[0].Block
+}
 
 func TestABlockDividesAddressesAtItsRangeAndAtTheExceptionsWithinIt(t *testing.T) {
 	for name, c := range map[string]struct {

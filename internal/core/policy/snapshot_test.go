@@ -85,7 +85,9 @@ func (s *snapshot) ofMatchers(ms *matchers) {
 	s.add("any pod %v", ms.anyPod != nil)
 }
 
-func nameOfGroup(g *group) string { return keyOf(g.base) + " " + g.port.name + g.port.protocol.String() }
+func nameOfGroup(g *group) string {
+	return keyOf(g.base) + " " + g.port.name + g.port.protocol.String()
+}
 
 func (s *snapshot) ofGroups(ms *matchers) {
 	for g := range ms.groups {
