@@ -59,6 +59,7 @@ func TestOddBlocksAreJudgedAsEvaluateDoes(t *testing.T) {
 		"single addresses":                {blockOf("10.0.0.1/32"), blockOf("fd00::1/128")},
 		"a single address in a range":     {blockOf("10.0.0.0/8", "10.0.0.1/32")},
 		"not masked":                      {blockOf("10.1.2.3/8", "10.1.2.3/16")},
+		"an exception twice":              {blockOf("10.0.0.0/8", "10.1.0.0/16", "10.1.0.0/16")},
 		"no range":                        {{}},
 	} {
 		var rules []Rule

@@ -1,0 +1,251 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+)
+
+// loadOf counts what the node's scope holds.
+func loadOf(e *Engine) (l load) {
+	used := func(c *class) bool { return c != e.node.classes.none && c.users > 0 }
+	for _, c := range e.node.classes.byKey {
+		if used(c) {
+			l.classes++
+		}
+	}
+	for _, s := range e.inForce {
+		if s.own != nil {
+			continue
+		}
+		l.rows += s.words()
+		for _, c := range e.node.classes.byKey {
+			if used(c) {
+				l.rows += s.weight(c.matchers)
+			}
+		}
+	}
+	return l
+}
+
+func TestTheLoadIsThatOfTheNodesScope(t *testing.T) {
+	for _, limits := range []Limits{unlimited(), {Classes: 3, Rows: 12}, {Classes: 5, Rows: 1000}, {Classes: 1000, Rows: 20}, {}} {
+		alone := 0
+		for seed := range uint64(eventfulSeeds / 3) {
+			eventful(seed, limits, func(m *model, change Change) {
+				m.tables.Apply(change.All()...)
+				got := m.engine.load
+				if want := loadOf(m.engine); got != want {
+					t.Fatalf("%+v, seed %d: load %+v, counted %+v", limits, seed, got, want)
+				}
+				shares := false
+				for _, s := range m.engine.inForce {
+					shares = shares || s.own == nil && len(s.matchers) > 0
+					if s.own != nil {
+						alone++
+					}
+				}
+				if shares && (got.classes > limits.Classes || got.rows > limits.Rows) {
+					t.Fatalf("%+v, seed %d: load %+v, and a set shares the scope still", limits, seed, got)
+				}
+			})
+		}
+		if (alone > 0) != (limits != unlimited()) {
+			t.Errorf("%+v: %d sets have a scope of their own", limits, alone)
+		}
+	}
+}
+
+// apps is a policy of endpoint n that n+1 apps may connect to.
+func apps(n int) Policy {
+	p := toDB()
+	p.Ref.Name, p.Subject = fmt.Sprint("apps", n), *pods(fmt.Sprint("app=db", n))
+	for i := range n + 1 {
+		p.Rules[Ingress] = append(p.Rules[Ingress], fromPods(fmt.Sprint("app=web", i)))
+	}
+	return p
+}
+
+// withApps is a node with endpoints 0 to n-1, and as many peers.
+func withApps(n int, limits Limits) *model {
+	m := newModel(limits)
+	m.setNamespace("shop", nil)
+	for i := range n {
+		m.setPod(newPod(fmt.Sprint("db", i), fmt.Sprint("10.0.0.", 100+i), labels.Set{"app": fmt.Sprint("db", i)}))
+		m.setPod(newPod(fmt.Sprint("web", i), fmt.Sprint("10.0.0.", i), labels.Set{"app": fmt.Sprint("web", i)}))
+		m.setPolicy(apps(i))
+		m.setEndpoint(endpoint.ID(i), PodRef{"shop", fmt.Sprint("db", i)})
+	}
+	m.apply()
+	return m
+}
+
+// scopes lists the endpoints with a scope of their own.
+func (m *model) scopes() (list []int) {
+	for id, set := range m.tables.Endpoints {
+		if m.tables.Sets[set].Scope != NodeScope {
+			list = append(list, int(id))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Endpoint n has n+1 peers: a row of class 0, and one for each peer.
+func TestTheSetsWithTheMostConditionsGetScopesOfTheirOwn(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits Limits
+		want   []int
+	}{
+		"all fit":               {Limits{Classes: 4, Rows: 14}, nil},
+		"one row too many":      {Limits{Classes: 4, Rows: 13}, []int{3}},
+		"one class too many":    {Limits{Classes: 3, Rows: 14}, []int{3}},
+		"two classes too many":  {Limits{Classes: 2, Rows: 14}, []int{2, 3}},
+		"half of the rows":      {Limits{Classes: 4, Rows: 8}, []int{2, 3}},
+		"no class is permitted": {Limits{Classes: 0, Rows: 14}, []int{0, 1, 2, 3}},
+		"no row is permitted":   {Limits{Classes: 4}, []int{0, 1, 2, 3}},
+	} {
+		m := withApps(4, c.limits)
+		if got := m.scopes(); !slices.Equal(got, c.want) || m.engine.Size().Scopes != len(c.want) {
+			t.Errorf("%s: endpoints %v, want %v", name, got, c.want)
+		}
+		for id := range m.endpoints {
+			for _, peer := range []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1"} {
+				q := tuple{id, Ingress, addr(peer), TCP, 80}
+				if got, want := m.kernel(q), m.oracle(q); got != want {
+					t.Errorf("%s: %s: %c, want %c", name, q, got, want)
+				}
+			}
+		}
+	}
+}
+
+// Of sets with as many conditions, the one with the lower number gets it.
+func TestOfEqualSetsTheOlderGetsAScopeOfItsOwn(t *testing.T) {
+	m := newModel(Limits{Classes: 10, Rows: 5})
+	m.setNamespace("shop", nil)
+	m.setPod(newPod("web", "10.0.0.1", labels.Set{"app": "web"}))
+	for i := range 4 {
+		m.setPod(newPod(fmt.Sprint("db", i), fmt.Sprint("10.0.0.", 100+i), labels.Set{"app": fmt.Sprint("db", i)}))
+		p := toDB(fromPods("app=web"))
+		p.Ref.Name, p.Subject = fmt.Sprint(i), *pods(fmt.Sprint("app=db", i))
+		m.setPolicy(p)
+		m.setEndpoint(endpoint.ID(i), PodRef{"shop", fmt.Sprint("db", i)})
+	}
+	m.apply()
+	if got, want := m.scopes(), []int{0, 1}; !slices.Equal(got, want) {
+		t.Errorf("endpoints %v, want %v", got, want)
+	}
+}
+
+// A set in force that gets a scope of its own is replaced, without a change of a verdict.
+func TestASetInForceMovesToAScopeOfItsOwn(t *testing.T) {
+	m := withApps(3, Limits{Classes: 3, Rows: 100})
+	before := m.tables.Endpoints[2]
+	fourth := apps(3)
+	fourth.Subject = *pods("app=db0")
+	m.setPolicy(fourth)
+	m.setPod(newPod("web3", "10.0.0.3", labels.Set{"app": "web3"}))
+	change := m.engine.Commit()
+	for _, o := range change.All() {
+		m.tables.Apply(o)
+		for peer, want := range map[string]answer{"10.0.0.0": yes, "10.0.0.2": yes, "10.0.0.3": no} {
+			if got := m.kernel(tuple{2, Ingress, addr(peer), TCP, 80}); got != want {
+				t.Fatalf("%s: %s: %c", o, peer, got)
+			}
+		}
+	}
+	if got, want := m.scopes(), []int{0}; !slices.Equal(got, want) || m.tables.Endpoints[2] != before {
+		t.Errorf("endpoints %v have scopes, want %v", got, want)
+	}
+	m.setPolicy(apps(4)) // selects no endpoint
+	third := apps(2)
+	for i := 3; i < 9; i++ {
+		third.Rules[Ingress] = append(third.Rules[Ingress], fromPods(fmt.Sprint("app=web", i)))
+	}
+	m.setPolicy(third)
+	for i := 4; i < 8; i++ {
+		m.setPod(newPod(fmt.Sprint("web", i), fmt.Sprint("10.0.0.", i), labels.Set{"app": fmt.Sprint("web", i)}))
+	}
+	m.apply()
+	if got, want := m.scopes(), []int{0, 2}; !slices.Equal(got, want) {
+		t.Errorf("endpoints %v have scopes, want %v", got, want)
+	}
+}
+
+// A set that replaces one with a scope of its own keeps having one, unless it is much smaller.
+func TestAReplacementIsTriedInTheNodesScopeIfItIsMuchSmaller(t *testing.T) {
+	for kept, want := range map[int][]int{7: {0}, 4: {0}, 3: nil} {
+		m := newModel(Limits{Classes: 7, Rows: 1000})
+		m.setNamespace("shop", nil)
+		p := toDB()
+		for i := range 8 {
+			m.setPod(newPod(fmt.Sprint("web", i), fmt.Sprint("10.0.0.", i), labels.Set{"app": fmt.Sprint("web", i)}))
+			p.Rules[Ingress] = append(p.Rules[Ingress], fromPods(fmt.Sprint("app=web", i)))
+		}
+		m.setPod(newPod("db", "10.0.0.100", labels.Set{"app": "db"}))
+		m.setPolicy(p)
+		m.setEndpoint(0, PodRef{"shop", "db"})
+		if m.apply(); len(m.scopes()) != 1 {
+			t.Fatalf("%v", m.scopes())
+		}
+		p.Rules[Ingress] = p.Rules[Ingress][:kept]
+		m.setPolicy(p)
+		if m.apply(); !slices.Equal(m.scopes(), want) {
+			t.Errorf("%d of 8 rules: %v, want %v", kept, m.scopes(), want)
+		}
+	}
+}
+
+func TestTheDefaultLimitsAreHalfOfTheTables(t *testing.T) {
+	if l := DefaultLimits(); l.Classes != 16384 || l.Rows != 131072 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// Peers come and go in a scope of a set as in the node's: one operation each.
+func TestAPeerInAScopeOfASetIsOneOperation(t *testing.T) {
+	m := newModel(Limits{})
+	fill(m)
+	m.setPolicy(toDB(fromPods("app=web"), fromBlock("10.1.0.0/16", "10.1.1.0/24")))
+	m.apply()
+	steps := []struct {
+		name   string
+		pod    Pod
+		epoch  bool
+		writes int
+		want   answer
+	}{
+		{"a new peer", newPod("web2", "10.0.0.7", labels.Set{"app": "web"}), false, 1, yes},
+		{"a label that no rule reads", newPod("web2", "10.0.0.7", labels.Set{"app": "web", "x": "y"}), false, 0, yes},
+		{"it is none any more", newPod("web2", "10.0.0.7", labels.Set{"app": "x"}), true, 1, no},
+		{"an address of a range", newPod("web2", "10.1.0.7", labels.Set{"app": "x"}), false, 0, no},
+	}
+	for _, s := range steps {
+		m.setPod(s.pod)
+		if change := m.apply(); change.Len() != s.writes || change.Epoch != s.epoch || m.from("10.0.0.7", 80) != s.want {
+			t.Errorf("%s: %c\n%s", s.name, m.from("10.0.0.7", 80), change)
+		}
+	}
+	// Where a range allows a pod's address, its entry changes no verdict.
+	m.setPod(newPod("web2", "10.1.0.7", labels.Set{"app": "web"}))
+	if change := m.apply(); change.Len() != 1 || change.Epoch || m.from("10.1.0.7", 80) != yes {
+		t.Errorf("a peer within an allowed range: %s", change)
+	}
+	m.deletePod(PodRef{"shop", "web2"})
+	if change := m.apply(); change.Len() != 1 || change.Epoch || m.from("10.1.0.7", 80) != yes {
+		t.Errorf("its end: %s", change)
+	}
+	m.setPod(newPod("web2", "10.1.1.7", labels.Set{"app": "web"}))
+	if change := m.apply(); change.Len() != 1 || change.Epoch || m.from("10.1.1.7", 80) != yes {
+		t.Errorf("a peer within an exception: %s", change)
+	}
+	m.deletePod(PodRef{"shop", "web2"})
+	if change := m.apply(); change.Len() != 1 || !change.Epoch || m.from("10.1.1.7", 80) != no {
+		t.Errorf("its end: %s", change)
+	}
+}
