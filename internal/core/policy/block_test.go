@@ -1,9 +1,12 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 func blockOf(prefix string, except ...string) *Block {
@@ -73,6 +76,7 @@ func TestOddBlocksAreJudgedAsEvaluateDoes(t *testing.T) {
 				t.Errorf("%s: %s: %c, Evaluate says %c", name, peer, got, want)
 			}
 		}
+		consistent(t, name, m.engine)
 		m.setPolicy(toDB())
 		m.apply()
 		if len(m.tables.Prefixes)+len(m.tables.Classes) != 0 || len(m.engine.node.blocks.borders)+len(m.engine.matchers.blocks.borders) != 0 {
@@ -108,6 +112,24 @@ func TestTheEndOfABlockLeavesThoseOfOthers(t *testing.T) {
 		m.setPolicy(toDB(blocks[n+1:]...))
 		check("the end", n)
 	}
+}
+
+// Pods of the same labels differ by the blocks that have their addresses.
+func TestPodsOfTheSameLabelsAreJudgedByTheirBlocks(t *testing.T) {
+	var peers []string
+	m := node(toDB(fromPods("app=web"), fromBlock("10.0.0.0/8", "10.2.0.0/16"), fromBlock("10.1.0.0/16"), fromBlock("10.1.1.1/32")), outOf(fromBlock("10.1.0.0/16"), fromBlock("10.1.1.0/24")))
+	for _, set := range []labels.Set{{"app": "web"}, nil} {
+		for i, address := range []string{"10.3.0.", "10.1.0.", "10.1.1.", "10.2.0.", "192.0.2."} {
+			address += fmt.Sprint(1 + len(set))
+			m.setPod(newPod(fmt.Sprint("peer", i, len(set)), address, set))
+			peers = append(peers, address)
+		}
+	}
+	m.agrees(t, "peers after blocks", peers, []uint16{80})
+	m.setPolicy(toDB(fromPods("app=web"), fromBlock("10.0.0.0/8", "10.1.0.0/16"), fromBlock("192.0.2.0/24")))
+	m.agrees(t, "other blocks", peers, []uint16{80})
+	m.setPolicy(outOf(fromPods("app=web")))
+	m.agrees(t, "fewer blocks", peers, []uint16{80})
 }
 
 // A change of many blocks classifies all peers again, one of few only those near them.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -32,17 +33,42 @@ func loadOf(e *Engine) (l load) {
 	return l
 }
 
+// consistent checks that classes are known by their conditions in order, have the users that
+// are counted, and make up the load.
+func consistent(t *testing.T, what string, e *Engine) {
+	t.Helper()
+	if want := loadOf(e); e.load != want {
+		t.Errorf("%s: load %+v, counted %+v", what, e.load, want)
+	}
+	users := map[*class]int{}
+	for _, c := range e.node.entries {
+		users[c]++
+	}
+	for _, b := range e.node.blocks.borders {
+		if b.new != nil {
+			users[b.new]++
+		}
+	}
+	for key, c := range e.node.classes.byKey {
+		if c != e.node.classes.none && c.users != users[c] {
+			t.Errorf("%s: class %d has %d users, counted %d", what, c.id, c.users, users[c])
+		}
+		if key != matchersKey(c.matchers) || !slices.IsSortedFunc(c.matchers, compareMatchers) {
+			t.Errorf("%s: class %d is not known by its conditions in order: %s", what, c.id, nameOfClass(c))
+		}
+	}
+}
+
 func TestTheLoadIsThatOfTheNodesScope(t *testing.T) {
 	for _, limits := range []Limits{unlimited(), {Classes: 3, Rows: 12}, {Classes: 5, Rows: 1000}, {Classes: 1000, Rows: 20}, {}} {
 		alone := 0
 		for seed := range uint64(eventfulSeeds / 3) {
 			eventful(seed, limits, func(m *model, change Change) {
 				m.tables.Apply(change.All()...)
-				got := m.engine.load
-				if want := loadOf(m.engine); got != want {
-					t.Fatalf("%+v, seed %d: load %+v, counted %+v", limits, seed, got, want)
+				got, shares := m.engine.load, false
+				if consistent(t, fmt.Sprintf("%+v, seed %d", limits, seed), m.engine); t.Failed() {
+					t.FailNow()
 				}
-				shares := false
 				for _, s := range m.engine.inForce {
 					shares = shares || s.own == nil && len(s.matchers) > 0
 					if s.own != nil {
@@ -110,6 +136,7 @@ func TestTheSetsWithTheMostConditionsGetScopesOfTheirOwn(t *testing.T) {
 		"no row is permitted":   {Limits{Classes: 4}, []int{0, 1, 2, 3}},
 	} {
 		m := withApps(4, c.limits)
+		consistent(t, name, m.engine)
 		if got := m.scopes(); !slices.Equal(got, c.want) || m.engine.Size().Scopes != len(c.want) {
 			t.Errorf("%s: endpoints %v, want %v", name, got, c.want)
 		}
@@ -126,10 +153,10 @@ func TestTheSetsWithTheMostConditionsGetScopesOfTheirOwn(t *testing.T) {
 
 // Of sets with as many conditions, the one with the lower number gets it.
 func TestOfEqualSetsTheOlderGetsAScopeOfItsOwn(t *testing.T) {
-	m := newModel(Limits{Classes: 10, Rows: 5})
+	m := newModel(Limits{Classes: 10, Rows: 14})
 	m.setNamespace("shop", nil)
 	m.setPod(newPod("web", "10.0.0.1", labels.Set{"app": "web"}))
-	for i := range 4 {
+	for i := range 10 {
 		m.setPod(newPod(fmt.Sprint("db", i), fmt.Sprint("10.0.0.", 100+i), labels.Set{"app": fmt.Sprint("db", i)}))
 		p := toDB(fromPods("app=web"))
 		p.Ref.Name, p.Subject = fmt.Sprint(i), *pods(fmt.Sprint("app=db", i))
@@ -137,13 +164,106 @@ func TestOfEqualSetsTheOlderGetsAScopeOfItsOwn(t *testing.T) {
 		m.setEndpoint(endpoint.ID(i), PodRef{"shop", fmt.Sprint("db", i)})
 	}
 	m.apply()
-	if got, want := m.scopes(), []int{0, 1}; !slices.Equal(got, want) {
+	if got, want := m.scopes(), []int{0, 1, 2}; !slices.Equal(got, want) {
 		t.Errorf("endpoints %v, want %v", got, want)
 	}
 }
 
-// A set in force that gets a scope of its own is replaced, without a change of a verdict.
-func TestASetInForceMovesToAScopeOfItsOwn(t *testing.T) {
+// Peers that come divide the scope of the node too far: a set in force gets one of its own,
+// without a change of a verdict.
+func TestASetInForceMovesToAScopeOfItsOwnAsPeersCome(t *testing.T) {
+	m := withApps(5, Limits{Classes: 5, Rows: 100})
+	other := toDB(fromPods("app notin (web0,web1,web2,web3,web4,db0,db1,db2,db3,db4)"))
+	other.Ref.Name, other.Subject = "other", *pods("app=db1")
+	m.setPolicy(other)
+	m.setEndpoint(9, PodRef{"shop", "db4"}) // another endpoint of the same set
+	m.apply()
+	before := maps.Clone(m.tables.Endpoints)
+	if got := m.scopes(); got != nil {
+		t.Fatalf("endpoints %v have scopes", got)
+	}
+	m.setPod(newPod("new", "10.0.0.50", labels.Set{"app": "new"}))
+	change := m.engine.Commit()
+	for _, o := range change.All() {
+		m.tables.Apply(o)
+		for id := range m.endpoints {
+			for _, peer := range []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.99"} {
+				q := tuple{id, Ingress, addr(peer), TCP, 80}
+				if got, want := m.kernel(q), m.oracle(q); got != want {
+					t.Fatalf("%s: %s: %c, want %c\n%s", o, q, got, want, change)
+				}
+			}
+		}
+	}
+	if got, want := m.scopes(), []int{4, 9}; !slices.Equal(got, want) {
+		t.Errorf("endpoints %v have scopes, want %v", got, want)
+	}
+	for id, set := range m.tables.Endpoints {
+		if moved := set != before[id]; moved != (id == 4 || id == 9) {
+			t.Errorf("endpoint %d has %s, and had %s", id, set, before[id])
+		}
+	}
+	consistent(t, "with a scope of its own", m.engine)
+	if again := m.engine.Commit(); !again.Empty() {
+		t.Errorf("a second commit: %s", again)
+	}
+	m.setPod(newPod("web0", "10.0.0.60", labels.Set{"app": "web0"}))
+	m.apply()
+	for _, peer := range []string{"10.0.0.0", "10.0.0.60"} {
+		q := tuple{4, Ingress, addr(peer), TCP, 80}
+		if got, want := m.kernel(q), m.oracle(q); got != want {
+			t.Errorf("%s: %c, want %c", q, got, want)
+		}
+	}
+	m.deletePolicy(apps(4).Ref)
+	m.apply()
+	for set := range m.tables.Sets {
+		if !slices.Contains(slices.Collect(maps.Values(m.tables.Endpoints)), set) {
+			t.Errorf("%s is left", set)
+		}
+	}
+	consistent(t, "after its end", m.engine)
+}
+
+// What a set without conditions has are rows of class 0: a scope of its own would not help.
+func TestASetWithoutConditionsStaysInTheNodesScope(t *testing.T) {
+	m := newModel(Limits{})
+	fill(m)
+	m.setPolicy(toDB(Rule{AnyPeer: true, Ports: []Port{{Protocol: TCP, First: 80, Last: 80}}}))
+	m.apply()
+	if got := m.scopes(); got != nil || m.engine.Size().Scopes != 0 || m.from("192.0.2.1", 80) != yes || m.from("192.0.2.1", 81) != no {
+		t.Errorf("endpoints %v have scopes\n%s", got, m.tables)
+	}
+}
+
+func TestTheLoadCountsThePagesThatRulesName(t *testing.T) {
+	var rules []Rule
+	for n := range uint16(200) {
+		rules = append(rules, Rule{Peers: fromPods("app=web").Peers, Ports: []Port{{Protocol: TCP, First: 1000 + n, Last: 1000 + n}}})
+	}
+	rules = append(rules, Rule{Peers: fromPods("app=job").Peers, Ports: []Port{{Protocol: TCP, First: 1000, Last: 1000}}})
+	m := node(toDB(rules...))
+	for step, want := range []int{8, 9, 5, 4, 8} {
+		if got := m.engine.Size().Rows; got != want || len(m.tables.Rows) != want {
+			t.Errorf("step %d: a load of %d rows, %d in the tables, want %d", step, got, len(m.tables.Rows), want)
+		}
+		consistent(t, fmt.Sprint("step ", step), m.engine)
+		switch step {
+		case 0:
+			m.setPod(newPod("job", "10.0.0.7", labels.Set{"app": "job"}))
+		case 1:
+			m.deletePod(PodRef{"shop", "web"})
+		case 2:
+			m.deletePod(PodRef{"shop", "job"})
+		case 3:
+			m.setPod(newPod("web", "10.0.0.1", labels.Set{"app": "web"}))
+		}
+		m.apply()
+	}
+}
+
+// A set in force that is replaced by one past the limits.
+func TestAReplacementPastTheLimitsGetsAScopeOfItsOwn(t *testing.T) {
 	m := withApps(3, Limits{Classes: 3, Rows: 100})
 	before := m.tables.Endpoints[2]
 	fourth := apps(3)

@@ -29,6 +29,7 @@ func (m *model) agrees(t *testing.T, what string, peers []string, ports []uint16
 			}
 		}
 	}
+	consistent(t, what, m.engine)
 	if m.engine.limits != unlimited() {
 		return
 	}
@@ -87,6 +88,13 @@ func TestNamedPortsOfPeersComeAndGo(t *testing.T) {
 			} {
 				m.setPod(step.pod)
 				m.agrees(t, name+": a peer "+step.name, peers, ports)
+			}
+			m.setPod(ofNumber(newPod("b", "10.0.0.51", labels.Set{"app": "web"}), NamedPort{"http", TCP, 80}))
+			m.setPod(ofNumber(newPod("c", "10.0.0.52", labels.Set{"app": "web"}), NamedPort{"http", TCP, 8080}))
+			m.setPod(newPod("d", "10.0.0.53", labels.Set{"app": "web"}))
+			m.agrees(t, name+": peers of the same labels", append(peers, "10.0.0.51", "10.0.0.52", "10.0.0.53"), ports)
+			for _, other := range []string{"b", "c", "d"} {
+				m.deletePod(PodRef{"shop", other})
 			}
 			m.setPolicy(outOf(append(rules, Rule{Peers: []Peer{web}, Ports: []Port{{Protocol: TCP, Name: "admin"}}})...))
 			m.setPod(ofNumber(a, NamedPort{"admin", TCP, 8081}))
