@@ -69,14 +69,21 @@ func TestOddBlocksAreJudgedAsEvaluateDoes(t *testing.T) {
 		for _, b := range list {
 			rules = append(rules, Rule{Peers: []Peer{{Block: b}}, AnyPort: true})
 		}
-		m := node(toDB(rules...))
-		for _, peer := range peers {
-			q := tuple{1, Ingress, addr(peer), TCP, 80}
-			if got, want := m.kernel(q), m.oracle(q); got != want {
-				t.Errorf("%s: %s: %c, Evaluate says %c", name, peer, got, want)
+		alone := newModel(Limits{})
+		fill(alone)
+		alone.setPolicy(toDB(rules...))
+		alone.agrees(t, name+", in a scope of its own", peers, []uint16{80})
+		for key := range alone.tables.Prefixes {
+			if single(key.Prefix) {
+				t.Errorf("%s: the address %s is written as a range", name, key.Prefix)
 			}
 		}
-		consistent(t, name, m.engine)
+		alone.deletePolicy(toDB().Ref)
+		if alone.apply(); alone.tables.Len() != 1 {
+			t.Errorf("%s: the end of a scope of its own leaves %s", name, alone.tables)
+		}
+		m := node(toDB(rules...))
+		m.agrees(t, name, peers, []uint16{80})
 		m.setPolicy(toDB())
 		m.apply()
 		if len(m.tables.Prefixes)+len(m.tables.Classes) != 0 || len(m.engine.node.blocks.borders)+len(m.engine.matchers.blocks.borders) != 0 {

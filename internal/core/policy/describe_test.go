@@ -65,6 +65,9 @@ func TestObjectsHaveReadableTexts(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
+	if got := (PodSet{Namespaces: labels.Everything()}).String(); got != "pods of all namespaces" {
+		t.Error(got)
+	}
 	if got := (PodSet{Namespaces: labels.Nothing()}).String(); got != "no pods" {
 		t.Error(got)
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -15,6 +16,9 @@ import (
 func TestAnInputThatChangesNothingIsNoChange(t *testing.T) {
 	web := newPod("web", "10.0.0.1", labels.Set{"app": "web"})
 	web.Ports = []NamedPort{{"http", TCP, 80}}
+	for i := range 9 {
+		web.Labels[fmt.Sprint("label", i)] = "x"
+	}
 	for name, again := range map[string]func(e *Engine){
 		"nothing":                       func(*Engine) {},
 		"the same pod":                  func(e *Engine) { e.SetPod(web) },
@@ -24,11 +28,13 @@ func TestAnInputThatChangesNothingIsNoChange(t *testing.T) {
 		"an unknown pod":                func(e *Engine) { e.DeletePod(PodRef{"shop", "none"}) },
 		"a pod of an unknown namespace": func(e *Engine) { e.DeletePod(PodRef{"none", "web"}) },
 		"an unknown namespace":          func(e *Engine) { e.DeleteNamespace("none") },
+		"an unknown one with pods":      func(e *Engine) { e.DeleteNamespace("gone") },
 		"an unknown policy":             func(e *Engine) { e.DeletePolicy(Ref{"NetworkPolicy", "shop", "none"}) },
 		"an unknown endpoint":           func(e *Engine) { e.DeleteEndpoint(9) },
 	} {
 		m := node(toDB(fromPods("app=web")))
 		m.setPod(web)
+		m.setPod(Pod{Namespace: "gone", Name: "x"})
 		m.apply()
 		if again(m.engine); m.engine.pending.any {
 			t.Errorf("%s is a change", name)
@@ -71,6 +77,7 @@ func TestAnInputThatChangesSomethingIsAChange(t *testing.T) {
 	} {
 		m := node(toDB(fromPods("app=web")))
 		m.setPod(newPod("web", "10.0.0.1", labels.Set{"app": "web"}))
+		m.setPod(Pod{Namespace: "shop", Name: "bare"})
 		m.apply()
 		if c(m.engine); !m.engine.pending.any {
 			t.Errorf("%s is no change", name)
@@ -225,6 +232,80 @@ func TestThePodOfAPendingEndpointIsNamed(t *testing.T) {
 	m.setPod(Pod{Namespace: "none", Name: "x", HostNetwork: true})
 	if m.apply(); m.tables.Endpoints[4] != SetOpen {
 		t.Errorf("a pod with its node's network has no policies, but is %s", m.tables.Endpoints[4])
+	}
+}
+
+func TestAPolicyIsThatOfItsLastChangeBeforeACommit(t *testing.T) {
+	x, y, web := toDB(fromPods("app=x")), toDB(fromPods("app=y")), toDB(fromPods("app=web"))
+	for name, c := range map[string]struct {
+		changes func(m *model)
+		want    answer
+	}{
+		"changed twice":          {func(m *model) { m.setPolicy(x); m.setPolicy(y) }, no},
+		"and back":               {func(m *model) { m.setPolicy(x); m.setPolicy(web) }, yes},
+		"and deleted":            {func(m *model) { m.setPolicy(x); m.deletePolicy(x.Ref) }, yes},
+		"deleted, and set again": {func(m *model) { m.deletePolicy(x.Ref); m.setPolicy(web) }, yes},
+		"deleted, and another":   {func(m *model) { m.deletePolicy(x.Ref); m.setPolicy(x) }, no},
+	} {
+		m := node(web)
+		c.changes(m)
+		m.agrees(t, name, []string{"10.0.0.1", "192.0.2.1"}, []uint16{80})
+		if got := m.from("10.0.0.1", 80); got != c.want {
+			t.Errorf("%s: %c", name, got)
+		}
+	}
+	m := node()
+	m.setPolicy(x)
+	m.deletePolicy(x.Ref)
+	m.agrees(t, "set and deleted", []string{"10.0.0.1"}, []uint16{80})
+}
+
+func TestAnEndpointIsPendingAfterItsPod(t *testing.T) {
+	m := node(toDB(fromPods("app=web")))
+	m.deletePod(PodRef{"shop", "db"})
+	if m.apply(); m.tables.Endpoints[1] != SetPending || m.engine.Size().Matchers != 0 {
+		t.Errorf("%s", m.tables)
+	}
+	m = node(toDB(fromPods("app=web")))
+	m.deleteEndpoint(1)
+	if m.apply(); m.tables.Len() != 0 || m.engine.Size().Matchers != 0 || Selects(m.engine, toDB().Ref) {
+		t.Errorf("%+v, %s", m.engine.Size(), m.tables)
+	}
+}
+
+// Pods of equal labels and named ports hold them once.
+func TestLabelsAndNamedPortsOfPodsAreShared(t *testing.T) {
+	m := node()
+	before := len(m.engine.peers.labels)
+	for i := range 5 {
+		p := newPod(fmt.Sprint("p", i), fmt.Sprint("10.0.1.", i), labels.Set{"app": "shared", "tier": "x"})
+		p.Ports = []NamedPort{{"shared", TCP, 1}}
+		m.setPod(p)
+	}
+	if got := m.engine.peers; len(got.labels) != before+1 || got.labels["app=shared,tier=x,"].uses != 5 || len(got.ports) != 3 {
+		t.Errorf("%d labels, %d named ports", len(got.labels), len(got.ports))
+	}
+}
+
+func TestTheOrderOfNamedPortsMakesNoDifference(t *testing.T) {
+	m := node(toDB(Rule{AnyPeer: true, Ports: []Port{{Protocol: TCP, Name: "sql"}}}), outOf(Rule{AnyPeer: true, Ports: []Port{{Protocol: TCP, Name: "http"}}}))
+	db := *m.Pod(PodRef{"shop", "db"})
+	list := []NamedPort{{"sql", TCP, 1}, {"sql", TCP, 2}, {"sql", TCP, 3}, {"sql", TCP, 4}}
+	db.Ports = list
+	m.setPod(db)
+	for i := range 8 {
+		web := newPod(fmt.Sprint("web", i), fmt.Sprint("10.0.1.", i), nil)
+		web.Ports = []NamedPort{{"http", TCP, uint16(80 + i)}}
+		m.setPod(web)
+	}
+	m.apply()
+	for range 10 {
+		list = append(slices.Clone(list[1:]), list[0])
+		db.Ports = list
+		m.setPod(db)
+		if change := m.apply(); !change.Empty() {
+			t.Fatalf("%v: %s", list, change)
+		}
 	}
 }
 

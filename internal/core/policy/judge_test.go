@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -60,6 +62,8 @@ func TestConnectionsOutOfADatabase(t *testing.T) {
 		"of equal order, the first by name":      {[]Policy{deny(1, "y"), deny(1, "x")}, flow("10.0.0.1", 1), "denied by ClusterNetworkPolicy x, rule 1"},
 		"of other order, the lower":              {[]Policy{deny(1, "x"), deny(-1, "y")}, flow("10.0.0.1", 1), "denied by ClusterNetworkPolicy y, rule 1"},
 		"a domain name matches no address":       {[]Policy{outOf(Rule{Peers: []Peer{{Name: "10.0.0.1"}}, AnyPort: true})}, flow("10.0.0.1", 1), isolated},
+		"a named port is not port 0":             {[]Policy{outOf(http)}, flow("10.0.0.1", 0), isolated},
+		"a port of ICMP matches nothing":         {[]Policy{outOf(Rule{AnyPeer: true, Ports: []Port{{Protocol: 1, Last: allPorts}}})}, Flow{addr("10.0.0.2"), addr("10.0.0.1"), 1, 0}, isolated},
 		"a rule with no port matches nothing":    {[]Policy{outOf(Rule{AnyPeer: true})}, flow("10.0.0.1", 1), isolated},
 		"a rule with no peer matches nothing":    {[]Policy{outOf(Rule{AnyPort: true})}, flow("10.0.0.1", 1), isolated},
 		"a policy that isolates in no direction": {[]Policy{func() Policy { p := outOf(all); p.Isolates = [2]bool{}; return p }()}, flow("10.0.0.1", 1), "allowed: no policy decides about it"},
@@ -75,6 +79,74 @@ func TestConnectionsOutOfADatabase(t *testing.T) {
 		if got := of.Evaluate(c.flow).Egress.String(); got != c.want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", name, c.flow, got, c.want)
 		}
+	}
+}
+
+func TestADecisionNamesTheTierTheRuleAndWhatIsolates(t *testing.T) {
+	web, none := fromPods("app=web"), fromPods("app=none")
+	deny := Rule{Action: Deny, Peers: web.Peers, AnyPort: true}
+	flow := Flow{addr("10.0.0.1"), addr("10.0.0.2"), TCP, 80}
+	second := toDB(none)
+	second.Ref.Name = "second"
+	clusterRef := Ref{Kind: "ClusterNetworkPolicy", Name: "x"}
+	for name, c := range map[string]struct {
+		policies []Policy
+		want     Decision
+	}{
+		"an admin rule":      {[]Policy{cluster(Admin, 1, "x", none, web)}, Decision{Allowed: true, Basis: ByRule, Policy: clusterRef, Tier: Admin, Rule: 1}},
+		"a baseline rule":    {[]Policy{cluster(Baseline, 1, "x", none, deny)}, Decision{Basis: ByRule, Policy: clusterRef, Tier: Baseline, Rule: 1}},
+		"a namespaced rule":  {[]Policy{toDB(none, web), second}, Decision{Allowed: true, Basis: ByRule, Policy: toDB().Ref, Tier: Namespaced, Rule: 1, Isolating: []Ref{toDB().Ref, second.Ref}}},
+		"no namespaced rule": {[]Policy{second, toDB(none)}, Decision{Basis: Isolated, Tier: Namespaced, Isolating: []Ref{toDB().Ref, second.Ref}}},
+		"its deny is none":   {[]Policy{toDB(deny)}, Decision{Allowed: true, Basis: ByRule, Policy: toDB().Ref, Tier: Namespaced, Isolating: []Ref{toDB().Ref}}},
+		"no policy":          {nil, Decision{Allowed: true, Basis: NotIsolated}},
+	} {
+		if got := shop(c.policies...).Evaluate(flow).Ingress; !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+		m := node(c.policies...)
+		m.explains(t, tuple{1, Ingress, flow.Source, TCP, 80})
+		m.agrees(t, name, []string{"10.0.0.1", "192.0.2.1"}, []uint16{80})
+	}
+	m := node(toDB(deny))
+	if got := m.engine.Describe(m.tables.Endpoints[1]); !strings.Contains(got, "rule 1: accept from pods app=web") {
+		t.Errorf("a rule of a namespaced policy accepts, and is described as\n%s", got)
+	}
+	c := shop(outOf())
+	c.Pods[1].HostNetwork = true
+	if got := c.Judge(c.Pod(PodRef{"shop", "db"}), Egress, Flow{addr("192.0.2.1"), addr("10.0.0.1"), TCP, 80}); got.Basis != NoPod || !got.Allowed {
+		t.Errorf("a pod with its node's network: %s", got)
+	}
+}
+
+// Peers with the same verdicts are one class in a set's own scope: a verdict is that of all of
+// them, and its rule that of one.
+func TestAnExplanationOfSeveralKindsOfPeersIsASample(t *testing.T) {
+	m := newModel(Limits{})
+	fill(m)
+	m.setPolicy(toDB(fromPods("app=web"), fromPods("x=1"), fromPods("y=1"), fromPods("z=1")))
+	for i := range 20 {
+		m.setPod(newPod(fmt.Sprint("all", i), fmt.Sprint("10.0.1.", i), labels.Set{"app": "web", "x": "1", "y": "1", "z": "1"}))
+	}
+	m.deletePod(PodRef{"shop", "web"})
+	sample := func() bool {
+		t.Helper()
+		m.apply()
+		_, class, ports := m.tables.Judge(1, Ingress, addr("10.0.1.1"), TCP, 80)
+		got, known := m.engine.Explain(m.tables.Endpoints[1], Ingress, class, ports)
+		if !known || !got.Decision.Allowed || got.Decision.Basis != ByRule {
+			t.Errorf("%+v, %v", got, known)
+		}
+		return got.Sample
+	}
+	if sample() {
+		t.Error("peers with the same conditions are a sample")
+	}
+	m.setPod(newPod("x", "10.0.2.1", labels.Set{"x": "1"}))
+	if !sample() {
+		t.Error("peers with other conditions are no sample")
+	}
+	if sample(); !sample() {
+		t.Error("it is no sample any more")
 	}
 }
 
@@ -234,6 +306,21 @@ func TestAVerdictOfWhatIsNotKnownIsNotExplained(t *testing.T) {
 	if got, _ := m.engine.Explain(set, Egress, 0, 0); !reflect.DeepEqual(got, Explanation{Decision: Decision{Allowed: true, Basis: NotIsolated}, Peers: "other peers"}) {
 		t.Errorf("the direction without policies: %+v", got)
 	}
+	// Also the class of a peer that ended.
+	m.deletePod(PodRef{"shop", "web"})
+	if m.apply(); !explained(set, class, 1) {
+		t.Error("the class of a peer that ended is not known")
+	}
+	if m.engine.Commit(); !explained(set, class, 1) {
+		t.Error("a commit without changes forgets what the last one retired")
+	}
+	m.setNamespace("new", nil)
+	if m.apply(); explained(set, class, 1) || !explained(set, 0, 1) {
+		t.Error("the class of a peer that ended before the last commit is known")
+	}
+	m.setPod(newPod("web", "10.0.0.1", labels.Set{"app": "web"}))
+	m.apply()
+	class = m.tables.Classes[ClassKey{NodeScope, addr("10.0.0.1")}]
 	// Records of the kernel are read late: what a commit retired is known until the next.
 	m.deletePolicy(toDB().Ref)
 	if m.apply(); !explained(set, class, 1) {

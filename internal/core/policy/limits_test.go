@@ -59,6 +59,44 @@ func consistent(t *testing.T, what string, e *Engine) {
 	}
 }
 
+// inScope checks that conditions know the sets and classes of the node's scope that have them,
+// and that no class is known that is not in use.
+func inScope(t *testing.T, what string, e *Engine) {
+	t.Helper()
+	known := len(e.node.classes.byKey) - 1
+	uses := map[*matcher]int{}
+	for _, s := range e.inForce {
+		if s.own != nil {
+			known += len(s.own.classes.byKey) - 1
+			if none := s.own.classes.none; s.own.classes.byKey[none.key] != none || none.key != s.verdictsKey(nil) {
+				t.Errorf("%s: class 0 of %s is not that of its verdicts", what, s.id)
+			}
+			continue
+		}
+		for _, m := range s.matchers {
+			uses[m]++
+		}
+	}
+	for _, m := range e.matchers.byKey {
+		classes := 0
+		for _, c := range e.node.classes.byKey {
+			if slices.Contains(c.matchers, m) {
+				classes++
+			}
+		}
+		if m.scoped != uses[m] || len(m.sets) != uses[m] || m.leaving != 0 || m.classed != (uses[m] > 0) || len(m.classes) != classes {
+			t.Errorf("%s: %s is of %d sets and %d classes, and has %d, %d, %d, %v, %d", what, m, uses[m], classes, m.scoped, len(m.sets), m.leaving, m.classed, len(m.classes))
+		}
+	}
+	retired := map[Class]bool{}
+	for _, c := range e.numbers.retired {
+		retired[c.id] = true
+	}
+	if got := len(e.numbers.byID) - len(retired); got != known {
+		t.Errorf("%s: %d classes are known, and %d in use", what, got, known)
+	}
+}
+
 func TestTheLoadIsThatOfTheNodesScope(t *testing.T) {
 	for _, limits := range []Limits{unlimited(), {Classes: 3, Rows: 12}, {Classes: 5, Rows: 1000}, {Classes: 1000, Rows: 20}, {}} {
 		alone := 0
@@ -66,6 +104,7 @@ func TestTheLoadIsThatOfTheNodesScope(t *testing.T) {
 			eventful(seed, limits, func(m *model, change Change) {
 				m.tables.Apply(change.All()...)
 				got, shares := m.engine.load, false
+				inScope(t, fmt.Sprintf("%+v, seed %d", limits, seed), m.engine)
 				if consistent(t, fmt.Sprintf("%+v, seed %d", limits, seed), m.engine); t.Failed() {
 					t.FailNow()
 				}

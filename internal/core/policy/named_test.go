@@ -30,6 +30,7 @@ func (m *model) agrees(t *testing.T, what string, peers []string, ports []uint16
 		}
 	}
 	consistent(t, what, m.engine)
+	inScope(t, what, m.engine)
 	if m.engine.limits != unlimited() {
 		return
 	}
@@ -93,6 +94,12 @@ func TestNamedPortsOfPeersComeAndGo(t *testing.T) {
 			m.setPod(ofNumber(newPod("c", "10.0.0.52", labels.Set{"app": "web"}), NamedPort{"http", TCP, 8080}))
 			m.setPod(newPod("d", "10.0.0.53", labels.Set{"app": "web"}))
 			m.agrees(t, name+": peers of the same labels", append(peers, "10.0.0.51", "10.0.0.52", "10.0.0.53"), ports)
+			m.setPod(ofNumber(newPod("d", "10.0.0.51", labels.Set{"app": "web"}), NamedPort{"http", TCP, 8081})) // has the address of b
+			m.agrees(t, name+": pods of the same address", append(peers, "10.0.0.51"), ports)
+			m.setPolicy(outOf())
+			m.agrees(t, name+": no rules again", peers, ports)
+			m.setPolicy(outOf(rules...))
+			m.agrees(t, name+": after pods of the same address", append(peers, "10.0.0.51"), ports)
 			for _, other := range []string{"b", "c", "d"} {
 				m.deletePod(PodRef{"shop", other})
 			}
@@ -143,6 +150,8 @@ func TestOddPodsAndRulesAreJudgedAsEvaluateDoes(t *testing.T) {
 		pod  Pod
 		rule Rule
 	}{
+		"a port without a name":     {Pod{Ports: []NamedPort{{"", TCP, 81}}, Addresses: []netip.Addr{addr("10.0.0.7")}}, Rule{AnyPeer: true, Ports: []Port{{Protocol: TCP, First: 90, Last: 80}, {Protocol: TCP, First: 79, Last: 79}}}},
+		"ports of ICMP":             {Pod{}, Rule{AnyPeer: true, Ports: []Port{{Protocol: 1, Last: allPorts}}}},
 		"an address twice":          {Pod{Addresses: []netip.Addr{addr("10.0.0.7"), addr("10.0.0.7")}}, all},
 		"the addresses of two":      {Pod{Addresses: []netip.Addr{addr("10.0.0.1"), addr("10.0.0.8")}}, all},
 		"an address of each family": {Pod{Addresses: []netip.Addr{addr("10.0.0.7"), addr("fd00::7")}}, all},

@@ -144,6 +144,7 @@ func TestDivisionsWithTheSameClassesHaveTheSameKey(t *testing.T) {
 		"of one user":      {[][]interval{{{TCP, 90, 99}, {TCP, 80, 89}}}, false},
 		"another protocol": {[][]interval{{{UDP, 80, 89}}, {{UDP, 90, 99}}}, false},
 		"another border":   {[][]interval{{{TCP, 80, 90}}, {{TCP, 91, 99}}}, false},
+		"a shorter range":  {[][]interval{{{TCP, 81, 89}}, {{TCP, 90, 99}}}, false},
 		"a longer range":   {[][]interval{{{TCP, 80, 89}}, {{TCP, 90, 100}}}, false},
 		"one range less":   {[][]interval{{{TCP, 80, 89}}}, false},
 	} {
