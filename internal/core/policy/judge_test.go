@@ -17,6 +17,23 @@ func outOf(rules ...Rule) Policy {
 	return p
 }
 
+// compiled is a model of a cluster, of which db of shop is endpoint 1.
+func compiled(c *Cluster, limits Limits) *model {
+	m := newModel(limits)
+	m.Nodes = c.Nodes
+	for name, set := range c.Namespaces {
+		m.setNamespace(name, set)
+	}
+	for _, p := range c.Pods {
+		m.setPod(p)
+	}
+	for _, p := range c.Policies {
+		m.setPolicy(p)
+	}
+	m.setEndpoint(1, PodRef{"shop", "db"})
+	return m
+}
+
 func TestConnectionsOutOfADatabase(t *testing.T) {
 	all := Rule{AnyPeer: true, AnyPort: true}
 	http := Rule{AnyPeer: true, Ports: []Port{{Protocol: TCP, Name: "http"}}}
@@ -78,6 +95,9 @@ func TestConnectionsOutOfADatabase(t *testing.T) {
 		of.Nodes = append(of.Nodes, Node{Name: "a", Addresses: []netip.Addr{addr("10.0.9.8")}})
 		if got := of.Evaluate(c.flow).Egress.String(); got != c.want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", name, c.flow, got, c.want)
+		}
+		for _, limits := range []Limits{unlimited(), {}} {
+			compiled(of, limits).agrees(t, name, []string{"10.0.0.1", "10.0.0.3", "10.0.0.4", "10.0.9.8", "10.0.9.9", "192.0.2.1"}, []uint16{0, 1, 79, 80, 88, 89, 8080, 8081})
 		}
 	}
 }
