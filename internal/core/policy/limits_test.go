@@ -212,6 +212,9 @@ func TestOfEqualSetsTheOlderGetsAScopeOfItsOwn(t *testing.T) {
 // without a change of a verdict.
 func TestASetInForceMovesToAScopeOfItsOwnAsPeersCome(t *testing.T) {
 	m := withApps(5, Limits{Classes: 5, Rows: 100})
+	largest := apps(4)
+	largest.Rules[Ingress] = append(largest.Rules[Ingress], fromPods("app=new"))
+	m.setPolicy(largest)
 	other := toDB(fromPods("app notin (web0,web1,web2,web3,web4,db0,db1,db2,db3,db4)"))
 	other.Ref.Name, other.Subject = "other", *pods("app=db1")
 	m.setPolicy(other)
@@ -226,7 +229,7 @@ func TestASetInForceMovesToAScopeOfItsOwnAsPeersCome(t *testing.T) {
 	for _, o := range change.All() {
 		m.tables.Apply(o)
 		for id := range m.endpoints {
-			for _, peer := range []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.99"} {
+			for _, peer := range []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.99"} { // and not the new one
 				q := tuple{id, Ingress, addr(peer), TCP, 80}
 				if got, want := m.kernel(q), m.oracle(q); got != want {
 					t.Fatalf("%s: %s: %c, want %c\n%s", o, q, got, want, change)
@@ -242,7 +245,14 @@ func TestASetInForceMovesToAScopeOfItsOwnAsPeersCome(t *testing.T) {
 			t.Errorf("endpoint %d has %s, and had %s", id, set, before[id])
 		}
 	}
+	for id := range m.endpoints {
+		q := tuple{id, Ingress, addr("10.0.0.50"), TCP, 80}
+		if got, want := m.kernel(q), m.oracle(q); got != want {
+			t.Errorf("%s: %c, want %c\n%s", q, got, want, change)
+		}
+	}
 	consistent(t, "with a scope of its own", m.engine)
+	inScope(t, "with a scope of its own", m.engine)
 	if again := m.engine.Commit(); !again.Empty() {
 		t.Errorf("a second commit: %s", again)
 	}
