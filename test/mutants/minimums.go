@@ -14,6 +14,7 @@ func minimums() map[string]minimum {
 		"internal/core/ipam":             {96.0, 0},
 		"internal/core/leak":             {100.0, 0},
 		"internal/core/podcidr":          {100.0, 0},
+		"internal/core/policy":           {98.3, 0},
 		"internal/core/ruleset":          {100.0, 0},
 		"internal/core/stale":            {100.0, 0},
 		"internal/core/vpc":              {100.0, 0},
@@ -29,5 +30,5 @@ func minimums() map[string]minimum {
 // unmeasured lists the targets that have not been run in full since they were added, so that
 // there is no minimum to fall below. Each must be removed with its first section.
 func unmeasured() []string {
-	return []string{"internal/core/grouprules", "internal/core/podadmission", "internal/core/podeni", "internal/core/policy", "internal/core/securitygroup", "internal/core/trunk"}
+	return []string{"internal/core/grouprules", "internal/core/podadmission", "internal/core/podeni", "internal/core/securitygroup", "internal/core/trunk"}
 }
