@@ -58,7 +58,6 @@ func count[O Operation](change Change) (n int) {
 type (
 	putClass = Put[ClassKey, Class]
 	putRow   = Put[RowKey, uint64]
-	putRange = Put[PrefixKey, Class]
 	putSet   = Put[SetID, Set]
 
 	putEndpoint    = Put[endpoint.ID, SetID]

@@ -40,7 +40,7 @@ func TestConnectionsOutOfADatabase(t *testing.T) {
 	range8 := Rule{AnyPeer: true, Ports: []Port{{Protocol: UDP, First: 1, Last: 1}, {Protocol: TCP, First: 80, Last: 88}}}
 	team := Rule{Peers: []Peer{{Name: "example.com"}, {Pods: &PodSet{Namespaces: pods("team=other").Pods, Pods: pods("app=web").Pods}}}, AnyPort: true}
 	gone := Rule{Peers: []Peer{{Pods: &PodSet{Namespace: "gone"}}}, AnyPort: true}
-	any := Rule{Peers: []Peer{{Pods: &PodSet{}}}, AnyPort: true}
+	pod := Rule{Peers: []Peer{{Pods: &PodSet{}}}, AnyPort: true}
 	deny := func(order int, name string) Policy {
 		p := cluster(Admin, order, name, Rule{Action: Deny, AnyPeer: true, AnyPort: true})
 		p.Rules[Ingress], p.Rules[Egress] = nil, p.Rules[Ingress]
@@ -68,9 +68,9 @@ func TestConnectionsOutOfADatabase(t *testing.T) {
 		"past the range":                         {[]Policy{outOf(range8)}, flow("192.0.2.1", 89), isolated},
 		"to pods of namespaces":                  {[]Policy{outOf(team)}, flow("10.0.0.3", 1), "allowed by NetworkPolicy shop/out, rule 1"},
 		"to pods of other namespaces":            {[]Policy{outOf(team)}, flow("10.0.0.1", 1), isolated},
-		"to no pod":                              {[]Policy{outOf(any)}, flow("192.0.2.1", 1), isolated},
-		"to a pod of an unknown namespace":       {[]Policy{outOf(gone, any)}, flow("10.0.0.4", 1), isolated},
-		"to a pod with its node's network":       {[]Policy{outOf(any)}, flow("10.0.9.8", 1), isolated},
+		"to no pod":                              {[]Policy{outOf(pod)}, flow("192.0.2.1", 1), isolated},
+		"to a pod of an unknown namespace":       {[]Policy{outOf(gone, pod)}, flow("10.0.0.4", 1), isolated},
+		"to a pod with its node's network":       {[]Policy{outOf(pod)}, flow("10.0.9.8", 1), isolated},
 		"to its node":                            {[]Policy{outOf()}, flow("10.0.9.9", 1), "allowed: the node that runs it"},
 		"to another node":                        {[]Policy{outOf()}, flow("10.0.9.8", 1), isolated},
 		"from no pod":                            {[]Policy{outOf()}, Flow{addr("192.0.2.1"), addr("10.0.0.1"), TCP, 1}, "allowed: no pod of the cluster"},

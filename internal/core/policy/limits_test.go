@@ -274,6 +274,39 @@ func TestASetInForceMovesToAScopeOfItsOwnAsPeersCome(t *testing.T) {
 	consistent(t, "after its end", m.engine)
 }
 
+// A range ends in the commit in which a set with a block around it moves to a scope of its own:
+// the range around both keeps its class.
+func TestARangeEndsAsASetMovesToAScopeOfItsOwn(t *testing.T) {
+	m := withApps(4, Limits{Classes: 7, Rows: 100})
+	with := func(n int, rules ...Rule) Policy {
+		p := apps(n)
+		p.Rules[Ingress] = append(p.Rules[Ingress], rules...)
+		return p
+	}
+	m.setPolicy(with(0, fromBlock("0.0.0.0/0")))
+	m.setPolicy(with(1, fromBlock("10.0.0.0/9")))
+	m.setPolicy(with(3, fromBlock("10.0.0.0/8")))
+	m.apply()
+	if got := m.scopes(); got != nil {
+		t.Fatalf("endpoints %v have scopes", got)
+	}
+	m.setPolicy(with(1, fromBlock("192.0.2.0/24"), fromBlock("198.51.100.0/24")))
+	m.apply()
+	if got, want := m.scopes(), []int{3}; !slices.Equal(got, want) {
+		t.Errorf("endpoints %v have scopes, want %v", got, want)
+	}
+	for id := range m.endpoints {
+		for _, peer := range []string{"10.0.0.0", "10.0.0.9", "10.200.0.0", "192.0.2.1", "203.0.113.1"} {
+			q := tuple{id, Ingress, addr(peer), TCP, 80}
+			if got, want := m.kernel(q), m.oracle(q); got != want {
+				t.Errorf("%s: %c, want %c", q, got, want)
+			}
+		}
+	}
+	consistent(t, "after the end of a range", m.engine)
+	inScope(t, "after the end of a range", m.engine)
+}
+
 // What a set without conditions has are rows of class 0: a scope of its own would not help.
 func TestASetWithoutConditionsStaysInTheNodesScope(t *testing.T) {
 	m := newModel(Limits{})

@@ -200,6 +200,7 @@ func TestAPeerWithTheVerdictsOfOthersLeavesTheirRows(t *testing.T) {
 			m.agrees(t, "deny of a port", []string{"10.0.0.1", "10.0.0.8", "192.0.2.1"}, []uint16{9, 80, 81})
 		}
 		m.deletePolicy(deny.Ref)
+		m.deletePolicy(outOf().Ref)
 		m.setPolicy(toDB())
 		m.setPolicy(cluster(Admin, 1, "y", Rule{Action: Deny, Peers: fromPods("app=web").Peers, AnyPort: true}))
 		for _, p := range []Pod{
