@@ -149,6 +149,9 @@ func (b *binary) run(ctx context.Context, limit time.Duration, env []string, arg
 // flags make tests repeatable, and quick to fail.
 func (b *binary) flags(limit time.Duration) []string {
 	flags := []string{"-test.failfast", "-test.timeout=" + limit.String()}
+	if short(b.folder) {
+		flags = append(flags, "-test.short")
+	}
 	if b.seeded {
 		flags = append(flags, "-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=1ms")
 	}

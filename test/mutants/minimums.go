@@ -17,6 +17,7 @@ func minimums() map[string]minimum {
 		"internal/core/podadmission":     {100.0, 0},
 		"internal/core/podcidr":          {100.0, 0},
 		"internal/core/podeni":           {100.0, 0},
+		"internal/core/policy":           {98.3, 0},
 		"internal/core/ruleset":          {100.0, 0},
 		"internal/core/securitygroup":    {100.0, 0},
 		"internal/core/stale":            {100.0, 0},
@@ -33,6 +34,4 @@ func minimums() map[string]minimum {
 
 // unmeasured lists the targets that have not been run in full since they were added, so that
 // there is no minimum to fall below. Each must be removed with its first section.
-func unmeasured() []string {
-	return []string{"internal/core/policy"}
-}
+func unmeasured() []string { return nil }

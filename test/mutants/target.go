@@ -48,6 +48,11 @@ func Targets() []Target {
 	}
 }
 
+// short reports whether the tests of a folder run with -short against mutants. Those of
+// core/policy repeat the same checks with ten times the seeds and pods otherwise: a survivor
+// would take them a minute.
+func short(folder string) bool { return folder == "internal/core/policy" }
+
 // code identifies what a target's results depend on by a hash of its content: the package,
 // its tests and the others that are run for it.
 func (t Target) code(root string) (string, error) {

@@ -70,11 +70,8 @@ func (cs *classes) of(list []*matcher, n *classNumbers) *class {
 	return c
 }
 
-// drop removes a class that has no users.
+// drop removes a class that has no users, other than class 0.
 func (cs *classes) drop(c *class, n *classNumbers) {
-	if c == cs.none {
-		return
-	}
 	delete(cs.byKey, c.key)
 	for _, m := range c.matchers {
 		delete(m.classes, c)

@@ -13,6 +13,16 @@ import (
 // node is an engine of a node with the pods of shop, of which db is endpoint 1.
 func node(policies ...Policy) *model {
 	m := newModel(unlimited())
+	fill(m)
+	for _, p := range policies {
+		m.setPolicy(p)
+	}
+	m.apply()
+	return m
+}
+
+// fill adds the pods of shop, and db as endpoint 1.
+func fill(m *model) {
 	c := shop()
 	for name, set := range c.Namespaces {
 		m.setNamespace(name, set)
@@ -20,12 +30,7 @@ func node(policies ...Policy) *model {
 	for _, p := range c.Pods {
 		m.setPod(p)
 	}
-	for _, p := range policies {
-		m.setPolicy(p)
-	}
 	m.setEndpoint(1, PodRef{"shop", "db"})
-	m.apply()
-	return m
 }
 
 // apply commits and applies.
@@ -54,6 +59,10 @@ type (
 	putClass = Put[ClassKey, Class]
 	putRow   = Put[RowKey, uint64]
 	putSet   = Put[SetID, Set]
+
+	putEndpoint    = Put[endpoint.ID, SetID]
+	deleteEndpoint = Delete[endpoint.ID]
+	deleteClass    = Delete[ClassKey]
 )
 
 func fromPods(expression string) Rule {

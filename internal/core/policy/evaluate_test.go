@@ -76,5 +76,8 @@ func TestConnectionsToADatabase(t *testing.T) {
 		if got := shop(c.policies...).Evaluate(c.flow).Ingress.String(); got != c.want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", name, c.flow, got, c.want)
 		}
+		for _, limits := range []Limits{unlimited(), {}} {
+			compiled(shop(c.policies...), limits).agrees(t, name, []string{"10.0.0.1", "10.0.0.3", "10.0.9.9", "10.9.9.9"}, []uint16{1, 80, 5432})
+		}
 	}
 }
