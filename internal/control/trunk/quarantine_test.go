@@ -10,9 +10,9 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// outbound are the rules of the quarantine group that allow all outbound traffic, as a new group of EC2 has
+// outbound changes the rules of the quarantine group that allow all outbound traffic, as a new group of EC2 has
 // them.
-func (w *world) outbound(change func(cloud.GroupHandle, cloud.Direction, []cloud.Rule) ([]cloud.Rule, error)) {
+func outbound(w *world, change func(cloud.GroupHandle, cloud.Direction, []cloud.Rule) ([]cloud.Rule, error)) {
 	w.t.Helper()
 	all := []cloud.Rule{{Protocol: -1, From: -1, To: -1, Peer: netip.MustParsePrefix("0.0.0.0/0")}}
 	if _, err := change(w.cloud.Group(vpc.SecurityGroupID(w.groups["quarantine"])), cloud.Egress, all); err != nil {
@@ -28,7 +28,7 @@ func TestNoBranchIsKeptInAQuarantineGroupThatAllowsSomething(t *testing.T) {
 			t.Fatalf("%d warm branches, want 2\n%s", n, w.ledger())
 		}
 		const why = "has rules"
-		w.outbound(cloud.GroupHandle.Authorize)
+		outbound(w, cloud.GroupHandle.Authorize)
 		w.elapse(30 * time.Minute)
 		if n := len(w.branches()); n != 0 {
 			t.Errorf("%d branches are in a group that allows outbound traffic\n%s", n, w.ledger())
@@ -44,7 +44,7 @@ func TestNoBranchIsKeptInAQuarantineGroupThatAllowsSomething(t *testing.T) {
 		if n := len(w.branches()); n != 0 {
 			t.Errorf("%d branches after the pod: none may be used again\n%s", n, w.ledger())
 		}
-		w.outbound(cloud.GroupHandle.Revoke)
+		outbound(w, cloud.GroupHandle.Revoke)
 		w.elapse(11 * time.Minute)
 		if n := len(w.branches()); n != 2 {
 			t.Errorf("%d warm branches after the group was corrected, want 2\n%s", n, w.ledger())

@@ -43,9 +43,9 @@ func list(values []string) string {
 	return "[" + strings.Join(out, ", ") + "]"
 }
 
-// selects writes that a selector matches labels, which are a map by the expression of. It reports
-// false for a selector with an operator that LabelSelectors do not have.
-func selects(s labels.Selector, of string) (string, bool) {
+// selects writes that a selector matches the labels of a pod. It reports false for a selector with an operator
+// that LabelSelectors do not have.
+func selects(s labels.Selector) (string, bool) {
 	if s == nil {
 		return "true", true
 	}
@@ -56,8 +56,8 @@ func selects(s labels.Selector, of string) (string, bool) {
 	terms := make([]string, 0, len(requirements))
 	for _, r := range requirements {
 		key := literal(r.Key())
-		has := key + " in " + of
-		oneOf := fmt.Sprintf("%s && %s[%s] in %s", has, of, key, list(r.Values().UnsortedList()))
+		has := key + " in " + podLabels
+		oneOf := fmt.Sprintf("%s && %s[%s] in %s", has, podLabels, key, list(r.Values().UnsortedList()))
 		switch r.Operator() {
 		case selection.In, selection.Equals, selection.DoubleEquals:
 			terms = append(terms, "("+oneOf+")")

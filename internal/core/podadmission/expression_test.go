@@ -32,7 +32,7 @@ func TestASelectorOfEachOperatorSelectsAsTheLibraryDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		expression, ok := selects(s, podLabels)
+		expression, ok := selects(s)
 		if !ok {
 			t.Errorf("%q is not compiled", text)
 			continue
@@ -43,10 +43,10 @@ func TestASelectorOfEachOperatorSelectsAsTheLibraryDoes(t *testing.T) {
 			}
 		}
 	}
-	if text, ok := selects(nil, podLabels); text != "true" || !ok {
+	if text, ok := selects(nil); text != "true" || !ok {
 		t.Errorf("an absent selector: %q, %v, want one that does not restrict", text, ok)
 	}
-	if text, ok := selects(labels.Nothing(), podLabels); text != "false" || !ok {
+	if text, ok := selects(labels.Nothing()); text != "false" || !ok {
 		t.Errorf("a selector of nothing: %q, %v", text, ok)
 	}
 }
@@ -56,7 +56,7 @@ func TestAnOperatorThatIsNotKnownIsNotCompiled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, ok := selects(s, podLabels); text != "" || ok {
+	if text, ok := selects(s); text != "" || ok {
 		t.Errorf("%q, %v", text, ok)
 	}
 }

@@ -34,7 +34,7 @@ func expressionOf(t *testing.T, s *metav1.LabelSelector) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, ok := selects(read, podLabels)
+	text, ok := selects(read)
 	if !ok {
 		t.Fatalf("%v is not compiled", s)
 	}

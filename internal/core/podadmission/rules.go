@@ -68,7 +68,7 @@ func (a accounts) unknown() string {
 // comes is true for a service account that a selector matches, and did not match when the policies were
 // compiled. It is true for more accounts if the names do not fit an expression.
 func (a accounts) comes(s labels.Selector) string {
-	text, ok := selects(s, podLabels)
+	text, ok := selects(s)
 	if !ok || len(text) > maxSelector {
 		return "true"
 	}
@@ -102,7 +102,7 @@ func compileRules(namespace string, selections []securitygroup.Selection, known 
 	r := rules{namespace: namespace, unknown: known.unknown()}
 	size := 0
 	for _, s := range selections {
-		pods, ok := selects(s.Pods, podLabels)
+		pods, ok := selects(s.Pods)
 		if !ok || len(pods) > maxSelector {
 			r.leave(s.Policy.Name, "true", "its podSelector is too large to compile")
 			continue

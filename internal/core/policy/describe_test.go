@@ -94,8 +94,13 @@ func TestTheTablesAreListedInOrder(t *testing.T) {
 	tables := NewTables()
 	change := Change{
 		Before: []Operation{
-			Put[SetID, Set]{20, Set{Scope: 1, Ports: 2}}, Put[SetID, Set]{16, Set{}}, Put[ClassKey, Class]{ClassKey{1, addr("10.0.0.1")}, 5}, Put[PrefixKey, Class]{PrefixKey{1, blockOf("10.0.0.0/8").Prefix}, 6},
-			Put[PortKey, PortClass]{PortKey{2, TCP, 80}, 1}, Put[PortRange, PortClass]{PortRange{2, UDP, 64, 10}, 2}, putRow{RowKey{20, Egress, 5, 1}, 3},
+			Put[SetID, Set]{20, Set{Scope: 1, Ports: 2}},
+			Put[SetID, Set]{16, Set{}},
+			Put[ClassKey, Class]{ClassKey{1, addr("10.0.0.1")}, 5},
+			Put[PrefixKey, Class]{PrefixKey{1, blockOf("10.0.0.0/8").Prefix}, 6},
+			Put[PortKey, PortClass]{PortKey{2, TCP, 80}, 1},
+			Put[PortRange, PortClass]{PortRange{2, UDP, 64, 10}, 2},
+			putRow{RowKey{20, Egress, 5, 1}, 3},
 		},
 		Switch: []Operation{putEndpoint{2, 20}, putEndpoint{1, 16}},
 		After:  []Operation{Delete[SetID]{17}},
@@ -121,8 +126,15 @@ set 20, egress, class 5, page 1: ` + strings.Repeat("0", 62) + "11\n"
 		t.Errorf("%d operations", change.Len())
 	}
 	for _, o := range []Operation{
-		Delete[SetID]{20}, Delete[SetID]{16}, Delete[ClassKey]{ClassKey{1, addr("10.0.0.1")}}, Delete[PrefixKey]{PrefixKey{1, blockOf("10.0.0.0/8").Prefix}}, Delete[PortKey]{PortKey{2, TCP, 80}},
-		Delete[PortRange]{PortRange{2, UDP, 64, 10}}, Delete[RowKey]{RowKey{20, Egress, 5, 1}}, deleteEndpoint{1}, deleteEndpoint{2},
+		Delete[SetID]{20},
+		Delete[SetID]{16},
+		Delete[ClassKey]{ClassKey{1, addr("10.0.0.1")}},
+		Delete[PrefixKey]{PrefixKey{1, blockOf("10.0.0.0/8").Prefix}},
+		Delete[PortKey]{PortKey{2, TCP, 80}},
+		Delete[PortRange]{PortRange{2, UDP, 64, 10}},
+		Delete[RowKey]{RowKey{20, Egress, 5, 1}},
+		deleteEndpoint{1},
+		deleteEndpoint{2},
 	} {
 		before := tables.Len()
 		if tables.Apply(o, o); tables.Len() != before-1 {

@@ -85,8 +85,15 @@ func TestNamespacesThatAreNotReadMakeNoDifference(t *testing.T) {
 
 func TestSetsOfOtherPodsHaveOtherKeys(t *testing.T) {
 	sets := []PodSet{
-		{}, {Pods: labels.Nothing()}, {Pods: pods("app=web").Pods}, {Namespaces: pods("app=web").Pods}, {Namespaces: labels.Nothing()},
-		{Namespace: "shop"}, {Namespace: "shop", Pods: pods("app=web").Pods}, {Namespace: "shop", Pods: labels.Nothing()}, {Namespace: "other"},
+		{},
+		{Pods: labels.Nothing()},
+		{Pods: pods("app=web").Pods},
+		{Namespaces: pods("app=web").Pods},
+		{Namespaces: labels.Nothing()},
+		{Namespace: "shop"},
+		{Namespace: "shop", Pods: pods("app=web").Pods},
+		{Namespace: "shop", Pods: labels.Nothing()},
+		{Namespace: "other"},
 	}
 	for i, a := range sets {
 		for j, b := range sets {

@@ -149,8 +149,8 @@ func withApps(n int, limits Limits) *model {
 	return m
 }
 
-// scopes lists the endpoints with a scope of their own.
-func (m *model) scopes() (list []int) {
+// scopesOf lists the endpoints with a scope of their own.
+func scopesOf(m *model) (list []int) {
 	for id, set := range m.tables.Endpoints {
 		if m.tables.Sets[set].Scope != NodeScope {
 			list = append(list, int(id))
@@ -176,7 +176,7 @@ func TestTheSetsWithTheMostConditionsGetScopesOfTheirOwn(t *testing.T) {
 	} {
 		m := withApps(4, c.limits)
 		consistent(t, name, m.engine)
-		if got := m.scopes(); !slices.Equal(got, c.want) || m.engine.Size().Scopes != len(c.want) {
+		if got := scopesOf(m); !slices.Equal(got, c.want) || m.engine.Size().Scopes != len(c.want) {
 			t.Errorf("%s: endpoints %v, want %v", name, got, c.want)
 		}
 		for id := range m.endpoints {
@@ -203,7 +203,7 @@ func TestOfEqualSetsTheOlderGetsAScopeOfItsOwn(t *testing.T) {
 		m.setEndpoint(endpoint.ID(i), PodRef{"shop", fmt.Sprint("db", i)})
 	}
 	m.apply()
-	if got, want := m.scopes(), []int{0, 1, 2}; !slices.Equal(got, want) {
+	if got, want := scopesOf(m), []int{0, 1, 2}; !slices.Equal(got, want) {
 		t.Errorf("endpoints %v, want %v", got, want)
 	}
 }
@@ -221,7 +221,7 @@ func TestASetInForceMovesToAScopeOfItsOwnAsPeersCome(t *testing.T) {
 	m.setEndpoint(9, PodRef{"shop", "db4"}) // another endpoint of the same set
 	m.apply()
 	before := maps.Clone(m.tables.Endpoints)
-	if got := m.scopes(); got != nil {
+	if got := scopesOf(m); got != nil {
 		t.Fatalf("endpoints %v have scopes", got)
 	}
 	m.setPod(newPod("new", "10.0.0.50", labels.Set{"app": "new"}))
@@ -237,7 +237,7 @@ func TestASetInForceMovesToAScopeOfItsOwnAsPeersCome(t *testing.T) {
 			}
 		}
 	}
-	if got, want := m.scopes(), []int{4, 9}; !slices.Equal(got, want) {
+	if got, want := scopesOf(m), []int{4, 9}; !slices.Equal(got, want) {
 		t.Errorf("endpoints %v have scopes, want %v", got, want)
 	}
 	for id, set := range m.tables.Endpoints {
@@ -287,12 +287,12 @@ func TestARangeEndsAsASetMovesToAScopeOfItsOwn(t *testing.T) {
 	m.setPolicy(with(1, fromBlock("10.0.0.0/9")))
 	m.setPolicy(with(3, fromBlock("10.0.0.0/8")))
 	m.apply()
-	if got := m.scopes(); got != nil {
+	if got := scopesOf(m); got != nil {
 		t.Fatalf("endpoints %v have scopes", got)
 	}
 	m.setPolicy(with(1, fromBlock("192.0.2.0/24"), fromBlock("198.51.100.0/24")))
 	m.apply()
-	if got, want := m.scopes(), []int{3}; !slices.Equal(got, want) {
+	if got, want := scopesOf(m), []int{3}; !slices.Equal(got, want) {
 		t.Errorf("endpoints %v have scopes, want %v", got, want)
 	}
 	for id := range m.endpoints {
@@ -313,7 +313,7 @@ func TestASetWithoutConditionsStaysInTheNodesScope(t *testing.T) {
 	fill(m)
 	m.setPolicy(toDB(Rule{AnyPeer: true, Ports: []Port{{Protocol: TCP, First: 80, Last: 80}}}))
 	m.apply()
-	if got := m.scopes(); got != nil || m.engine.Size().Scopes != 0 || m.from("192.0.2.1", 80) != yes || m.from("192.0.2.1", 81) != no {
+	if got := scopesOf(m); got != nil || m.engine.Size().Scopes != 0 || m.from("192.0.2.1", 80) != yes || m.from("192.0.2.1", 81) != no {
 		t.Errorf("endpoints %v have scopes\n%s", got, m.tables)
 	}
 }
@@ -361,7 +361,7 @@ func TestAReplacementPastTheLimitsGetsAScopeOfItsOwn(t *testing.T) {
 			}
 		}
 	}
-	if got, want := m.scopes(), []int{0}; !slices.Equal(got, want) || m.tables.Endpoints[2] != before {
+	if got, want := scopesOf(m), []int{0}; !slices.Equal(got, want) || m.tables.Endpoints[2] != before {
 		t.Errorf("endpoints %v have scopes, want %v", got, want)
 	}
 	m.setPolicy(apps(4)) // selects no endpoint
@@ -374,7 +374,7 @@ func TestAReplacementPastTheLimitsGetsAScopeOfItsOwn(t *testing.T) {
 		m.setPod(newPod(fmt.Sprint("web", i), fmt.Sprint("10.0.0.", i), labels.Set{"app": fmt.Sprint("web", i)}))
 	}
 	m.apply()
-	if got, want := m.scopes(), []int{0, 2}; !slices.Equal(got, want) {
+	if got, want := scopesOf(m), []int{0, 2}; !slices.Equal(got, want) {
 		t.Errorf("endpoints %v have scopes, want %v", got, want)
 	}
 }
@@ -392,13 +392,13 @@ func TestAReplacementIsTriedInTheNodesScopeIfItIsMuchSmaller(t *testing.T) {
 		m.setPod(newPod("db", "10.0.0.100", labels.Set{"app": "db"}))
 		m.setPolicy(p)
 		m.setEndpoint(0, PodRef{"shop", "db"})
-		if m.apply(); len(m.scopes()) != 1 {
-			t.Fatalf("%v", m.scopes())
+		if m.apply(); len(scopesOf(m)) != 1 {
+			t.Fatalf("%v", scopesOf(m))
 		}
 		p.Rules[Ingress] = p.Rules[Ingress][:kept]
 		m.setPolicy(p)
-		if m.apply(); !slices.Equal(m.scopes(), want) {
-			t.Errorf("%d of 8 rules: %v, want %v", kept, m.scopes(), want)
+		if m.apply(); !slices.Equal(scopesOf(m), want) {
+			t.Errorf("%d of 8 rules: %v, want %v", kept, scopesOf(m), want)
 		}
 	}
 }

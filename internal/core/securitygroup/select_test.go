@@ -40,10 +40,10 @@ func policy(name string, pods, accounts *metav1.LabelSelector, groups ...string)
 // web is a pod with the label role=web and a service account with the label tier=front.
 func web() (securitygroup.Pod, *securitygroup.Account) {
 	return securitygroup.Pod{
-			Ref: securitygroup.Ref{Namespace: "shop", Name: "web-1"}, UID: "uid-web-1", Labels: map[string]string{"role": "web"}, ServiceAccount: "front",
-		}, &securitygroup.Account{
-			Ref: securitygroup.Ref{Namespace: "shop", Name: "front"}, Labels: map[string]string{"tier": "front"},
-		}
+		Ref: securitygroup.Ref{Namespace: "shop", Name: "web-1"}, UID: "uid-web-1", Labels: map[string]string{"role": "web"}, ServiceAccount: "front",
+	}, &securitygroup.Account{
+		Ref: securitygroup.Ref{Namespace: "shop", Name: "front"}, Labels: map[string]string{"tier": "front"},
+	}
 }
 
 func TestWhichPoliciesSelectAPod(t *testing.T) {
