@@ -122,6 +122,25 @@ func TestTheComponentOfAllModesHasEachNodeChooseItsOwn(t *testing.T) {
 	}
 }
 
+// An overlay names the image once, for what components add as well.
+func TestTheImageOfAnOverlayIsThatOfAllContainers(t *testing.T) {
+	all := rendered(t, `components: [../components/trunks, ../components/admission, ../components/late-match-evict]
+images: [{name: trunkline.dev/trunkline, newName: registry.example.com/trunkline, newTag: v1}]
+`)
+	daemon := objectOf[appsv1.DaemonSet](t, all, "DaemonSet", "trunkline-agent").Spec.Template.Spec
+	specs := []corev1.PodSpec{daemon}
+	for _, name := range []string{"trunkline-controller", "trunkline-admission"} {
+		specs = append(specs, objectOf[appsv1.Deployment](t, all, "Deployment", name).Spec.Template.Spec)
+	}
+	for _, spec := range specs {
+		for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+			if c.Image != "registry.example.com/trunkline:v1" {
+				t.Errorf("container %s has the image %s", c.Name, c.Image)
+			}
+		}
+	}
+}
+
 // rendered are the objects of an overlay of base with these lines.
 func rendered(t *testing.T, lines string) resmap.ResMap {
 	t.Helper()

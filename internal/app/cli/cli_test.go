@@ -103,6 +103,18 @@ func TestTheStatusOfAHealthyCluster(t *testing.T) {
 	golden(t, "status-healthy.txt", out.String())
 }
 
+func TestAPodOfAdmissionThatIsNotReadyIsAnError(t *testing.T) {
+	in := healthy()
+	p := systemPod("trunkline-admission-x", admissionName, "n1", "trunkline:v1", false)
+	p.Status.Phase = corev1.PodPending
+	in.pods = append(in.pods, p)
+	if s := summarise(in, now()); s.Ready() || !slices.ContainsFunc(s.Wrong(), func(w string) bool {
+		return strings.Contains(w, "trunkline-admission-x") && strings.Contains(w, "Pending")
+	}) {
+		t.Errorf("wrong %v", s.Wrong())
+	}
+}
+
 // Without EC2 there are no interfaces that the controller would collect.
 func TestTheControllerIsExpectedOnlyWhereANodeUsesEC2(t *testing.T) {
 	in := healthy()

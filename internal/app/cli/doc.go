@@ -7,11 +7,23 @@
 // agent's pod.
 package cli
 
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
 // Names and labels of the objects in deploy/.
 const (
 	systemNamespace = "kube-system"
 	agentName       = "trunkline-agent"
 	controllerName  = "trunkline-controller"
+	admissionName   = "trunkline-admission"
 	nameLabel       = "app.kubernetes.io/name"
 	partOfLabel     = "app.kubernetes.io/part-of"
 )
+
+// own reports whether a pod is one of Trunkline's.
+func own(p *corev1.Pod) bool {
+	return p.Namespace == systemNamespace && slices.Contains([]string{agentName, controllerName, admissionName}, p.Labels[nameLabel])
+}

@@ -18,7 +18,7 @@ import (
 // with the name of its pod.
 func errorLines(ctx context.Context, c *kube.Client, since time.Time) ([]string, error) {
 	core := c.Core.CoreV1().Pods(systemNamespace)
-	selector := nameLabel + " in (" + agentName + "," + controllerName + ")"
+	selector := nameLabel + " in (" + agentName + "," + controllerName + "," + admissionName + ")"
 	pods, err := core.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list Trunkline's pods: %w", err)

@@ -428,8 +428,7 @@ func (s *Status) pods(in clusterState, reports map[string]*trunkline.NodeNetwork
 	bound, young, leaving := map[string]int{}, map[string]int{}, map[string]int{}
 	for i := range in.pods {
 		p := &in.pods[i]
-		own := p.Namespace == systemNamespace && (p.Labels[nameLabel] == agentName || p.Labels[nameLabel] == controllerName)
-		if own && !podReady(p) && p.DeletionTimestamp == nil {
+		if own(p) && !podReady(p) && p.DeletionTimestamp == nil {
 			s.wrong("pod "+p.Namespace+"/"+p.Name, "on %s is %s%s", p.Spec.NodeName, p.Status.Phase, notReadyReason(p))
 		}
 		if !onPodNetwork(p) || slices.Contains(s.NotServed, p.Spec.NodeName) {

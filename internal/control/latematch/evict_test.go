@@ -237,6 +237,17 @@ func TestAPodThatWouldNotComeBackWithABranchStays(t *testing.T) {
 	}
 }
 
+func TestAPodOnFargateIsNotEvicted(t *testing.T) {
+	inWorld(t, false, func(w *world) {
+		w.pod("web-1", func(p *corev1.Pod) { p.Spec.NodeName = "fargate-ip-10-0-3-7.us-west-2.compute.internal" })
+		elapse(10 * time.Minute)
+		w.exist("web-1")
+		if len(w.events) > 0 {
+			t.Errorf("events %q", w.events)
+		}
+	})
+}
+
 func TestEvictionsAreFewAtATime(t *testing.T) {
 	inWorld(t, false, func(w *world) {
 		for i := range 12 {

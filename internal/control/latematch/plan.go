@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,10 @@ func (e *Evictor) plan(now time.Time) (due *corev1.Pod, next time.Time) {
 	return due, next
 }
 
+// fargate begins the names of nodes on EKS Fargate, of which AWS gives pods their groups: Trunkline does not serve
+// them. Source: EKS user guide, "Get started with AWS Fargate for your cluster".
+const fargate = "fargate-"
+
 // late are the pods without a branch that policies select and that request none, by name: those that are
 // wired, and those that their node refuses. busy are the owners of which another selected pod has no network
 // yet, with its name: no further one is evicted then.
@@ -66,6 +71,9 @@ func (e *Evictor) late() (late []*corev1.Pod, busy map[types.UID]string) {
 	busy = map[types.UID]string{}
 	for _, p := range e.objects.Pods() {
 		if p.DeletionTimestamp != nil || e.objects.Select(p).Verdict != securitygroup.Selected || slices.Contains(e.o.Excluded, p.Namespace) {
+			continue
+		}
+		if strings.HasPrefix(p.Spec.NodeName, fargate) {
 			continue
 		}
 		_, annotated := p.Annotations[vpc.AnnotationPodENI]

@@ -10,6 +10,9 @@ import (
 // Variables of AWS's CNI that are aliases of no setting. Those that enable a feature which
 // pods depend on stop the program; the others are reported while they are set.
 
+// podENI is AWS's name of what the setting security-groups-for-pods does.
+const podENI = "ENABLE_POD_ENI"
+
 // unsupported returns AWS's variables for features that this version does not have,
 // with the value that enables each feature.
 func unsupported() []struct{ env, refuse, feature string } {
@@ -18,7 +21,7 @@ func unsupported() []struct{ env, refuse, feature string } {
 		{"ENABLE_IPv6", "true", "IPv6 for pods"},
 		{"ENABLE_IPv4", "false", "a node without IPv4 pods"},
 		{"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG", "true", "custom networking with ENIConfig"},
-		{"ENABLE_POD_ENI", "true", "support for security groups of pods"},
+		{podENI, "true", "security groups of pods, unless security-groups-for-pods is set"},
 		{"ENABLE_MULTI_NIC", "true", "pods with interfaces of several network cards"},
 		{"ENABLE_IMDS_ONLY_MODE", "true", "operation without EC2"},
 		{"DISABLE_NETWORK_RESOURCE_PROVISIONING", "true", "operation without EC2"},
@@ -27,7 +30,7 @@ func unsupported() []struct{ env, refuse, feature string } {
 
 // unsupportedByAWSName returns an error for every AWS variable that enables a feature
 // this version does not have. Ignoring it would fail later and less clearly.
-func unsupportedByAWSName(src Sources) (problems []error) {
+func (c Config) unsupportedByAWSName(src Sources) (problems []error) {
 	if src.Env == nil {
 		return nil
 	}
@@ -39,7 +42,11 @@ func unsupportedByAWSName(src Sources) (problems []error) {
 		switch enabled, err := strconv.ParseBool(v); { // as AWS reads them
 		case err != nil:
 			problems = append(problems, fmt.Errorf("%s: %q from environment: must be true or false", u.env, v))
-		case enabled == (u.refuse == "true"):
+		case enabled != (u.refuse == "true"):
+		case u.env == podENI && c.SecurityGroups != SecurityGroupsOff:
+		case u.env == podENI:
+			problems = append(problems, fmt.Errorf("%s: %q from environment: set security-groups-for-pods, which is off, or unset it", u.env, v))
+		default:
 			problems = append(problems, fmt.Errorf("%s: %q from environment: %s is not supported in this version; unset it", u.env, v, u.feature))
 		}
 	}
@@ -110,7 +117,7 @@ func notServed() []struct {
 		{"ENABLE_NFTABLES", []string{"true"}, "nftables is used in any case"},
 		{"AWS_EC2_ENDPOINT", nil, "set AWS_ENDPOINT_URL_EC2, which the SDK reads"},
 		{"HTTP_TIMEOUT", []string{"10"}, "each call of EC2 has a timeout of its own"},
-		{"DISABLE_INTROSPECTION", []string{"false"}, "it is served: set INTROSPECTION_BIND_ADDRESS to an address that only the node reaches"},
+		{"DISABLE_INTROSPECTION", []string{"false"}, "it is served on 127.0.0.1:61679, which only the node reaches and the probes of the agent need"},
 		{"DISABLE_METRICS", []string{"false"}, "they are served: set metrics-address to an address that only the node reaches"},
 		{"AWS_VPC_K8S_CNI_LOG_FILE", []string{"stdout", "/host/var/log/aws-routed-eni/ipamd.log"}, "the agent logs to its container's standard error"},
 		{"AWS_VPC_K8S_PLUGIN_LOG_FILE", []string{"stderr", "/var/log/aws-routed-eni/plugin.log"}, "the plugin writes no log; the agent's log has its calls"},

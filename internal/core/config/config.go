@@ -145,7 +145,7 @@ func Load(src Sources) (Config, error) {
 		}
 	}
 	problems = append(problems, unknownSettings(src)...)
-	problems = append(problems, unsupportedByAWSName(src)...)
+	problems = append(problems, c.unsupportedByAWSName(src)...)
 	c.notServed = notServedByAWSName(src)
 	if len(problems) == 0 {
 		c.applyAWSDefaults()

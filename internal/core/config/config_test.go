@@ -122,12 +122,26 @@ func TestValuesThatTheKernelAListenerOrEC2WouldRejectAreRejectedAtStart(t *testi
 		{"IP_COOLDOWN_PERIOD", "soon", "must be a duration such as 30s or 5m, from 0s to 1h0m0s"},
 		{"ENABLE_PREFIX_DELEGATION", "1", "prefix delegation is not supported"},
 		{"ENABLE_IPv4", "F", "a node without IPv4 pods is not supported"},
+		{"ENABLE_POD_ENI", "true", `ENABLE_POD_ENI: "true" from environment: set security-groups-for-pods, which is off, or unset it`},
 		{"ENABLE_POD_ENI", "yes", `ENABLE_POD_ENI: "yes" from environment: must be true or false`},
 	} {
 		_, err := Load(Sources{Env: env(map[string]string{c.env: c.value})})
 		if err == nil || !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s=%q: %v, want %q", c.env, c.value, err, c.why)
 		}
+	}
+}
+
+func TestAWSsNameOfSecurityGroupsOfPodsAgreesWithTheSetting(t *testing.T) {
+	for _, mode := range []string{"managed", "own", "ebpf", "auto"} {
+		for _, value := range []string{"true", "false"} {
+			if _, err := Load(Sources{Env: env(map[string]string{"ENABLE_POD_ENI": value, "TRUNKLINE_SECURITY_GROUPS_FOR_PODS": mode})}); err != nil {
+				t.Errorf("%s with ENABLE_POD_ENI=%s: %v", mode, value, err)
+			}
+		}
+	}
+	if _, err := Load(Sources{Env: env(map[string]string{"ENABLE_POD_ENI": "false"})}); err != nil {
+		t.Error(err)
 	}
 }
 

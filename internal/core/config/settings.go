@@ -115,7 +115,7 @@ func node() []Setting {
 		duration("add-wait", defaults.AddWait, time.Second, 10*time.Minute, "How long an ADD waits for the agent and for an address.", func(c *Config) *time.Duration { return &c.AddWait }),
 		duration("del-wait", defaults.DelWait, 0, time.Minute, "How long a DEL waits for the agent before the plugin spools it.", func(c *Config) *time.Duration { return &c.DelWait }),
 		duration("stale-after", 10*time.Minute, time.Second, 24*time.Hour, "How long a pod must be gone from the API server before its endpoint is removed without a DEL.", func(c *Config) *time.Duration { return &c.StaleAfter }),
-		text("introspection-address", defaults.IntrospectionAddress, "Listen address of /v1/*, /healthz and /readyz.", func(c *Config) *string { return &c.IntrospectionAddress }, hostPort, "INTROSPECTION_BIND_ADDRESS"),
+		text("introspection-address", defaults.IntrospectionAddress, "Listen address of /v1/*, /healthz and /readyz. The probes in deploy/base/agent.yaml use the default.", func(c *Config) *string { return &c.IntrospectionAddress }, hostPort, "INTROSPECTION_BIND_ADDRESS"),
 		text("metrics-address", ":61678", "Listen address of /metrics.", func(c *Config) *string { return &c.MetricsAddress }, hostPort),
 	}
 }

@@ -25,6 +25,13 @@ func planKinds(s trunk.Snapshot, c trunk.Config) string {
 	return strings.Join(out, ", ")
 }
 
+// vlansCool is a cool-down of 40 VLANs.
+func vlansCool(s *trunk.Snapshot) {
+	for n := range 40 {
+		s.VLANs[120-n] = trunk.VLAN{Owner: "gone", Until: epoch.Add(time.Minute)}
+	}
+}
+
 // Pods come first: warm branches that would be of the last third are given up as pods come. Those that
 // are kept are associated.
 func TestWarmBranchesOfTheLastThirdAreGivenUp(t *testing.T) {
@@ -67,10 +74,11 @@ func TestWarmBranchesOfTheLastThirdAreGivenUp(t *testing.T) {
 	}{
 		"six of eight beside ten of pods":                  {has(rows(10, "p", sgX, used), rows(8, "w", deny, unneeded), users()), "6 Disassociate"},
 		"none beside four of pods":                         {has(rows(4, "p", sgX, used), rows(8, "w", deny, unneeded), users()), ""},
-		"ten of twenty beside the VLANs of 70 pods":        {has(limit(500), rows(70, "p", sgX, used), rows(20, "w", deny, unneeded), users()), "10 Disassociate"},
-		"those without a VLAN take none":                   {has(limit(500), rows(70, "p", sgX, used), rows(9, "a", deny, unneeded), rows(3, "b", deny, unneeded), without(3, "w"), users()), "3 DeleteBranch, 2 Disassociate"},
+		"ten of twenty beside 70 VLANs":                    {has(limit(500), vlansCool, rows(30, "p", sgX, used), rows(20, "w", deny, unneeded), users()), "10 Disassociate"},
+		"those without a VLAN take none":                   {has(limit(500), vlansCool, rows(30, "p", sgX, used), rows(9, "a", deny, unneeded), rows(3, "b", deny, unneeded), without(3, "w"), users()), "3 DeleteBranch, 2 Disassociate"},
 		"two beside three that are created for pods":       {has(rows(8, "p", sgX, used), spare, three), "1 Associate, 3 CreateBranch, 2 DeleteBranch"},
-		"and beside their VLANs":                           {has(limit(500), rows(76, "p", sgX, used), spare, three), "1 Associate, 3 CreateBranch, 2 DeleteBranch"},
+		"and beside their VLANs":                           {has(limit(500), vlansCool, rows(36, "p", sgX, used), spare, three), "1 Associate, 3 CreateBranch, 2 DeleteBranch"},
+		"two of five beside one that a pod gets":           {has(rows(8, "p", sgX, used), rows(6, "w", deny, unneeded), users(wanting("pod-1", "sg-a"))), "2 Disassociate, 1 SetGroups"},
 		"none beside nine of pods, of which one has ended": {has(rows(8, "p", sgX, used), rows(1, "e", sgX, ended), spare, users(end)), "3 Associate, 1 Release"},
 		"one that is created again counts once":            {has(rows(8, "p", sgX, used), rows(1, "c", nil, lost), spare, users()), "3 Associate, 1 CreateBranch"},
 		"two of six in the last third of the subnet":       {has(subnets(of30(6)), rows(6, "w", deny, unneeded)), "4 Disassociate"},
@@ -105,7 +113,7 @@ func TestWhatBecomesOfWarmBranchesThatMatchNoGroups(t *testing.T) {
 		planned
 	}{
 		"exact ones wait for a third of the branches": {warmConfig(0, exactly(12, "sg-a")), planned{node: has(rows(12, "w", sgX, idle)), next: 4 * time.Minute}},
-		"and for a third of the VLANs":                {warmConfig(0, exactly(80, "sg-a")), planned{node: has(limit(500), rows(80, "w", sgX, idle)), next: 4 * time.Minute}},
+		"and for a third of the VLANs":                {warmConfig(0, exactly(40, "sg-a")), planned{node: has(limit(500), vlansCool, rows(40, "w", sgX, idle)), next: 4 * time.Minute}},
 		"none becomes exact without quarantine":       {warmConfig(0, exactly(2, "sg-a")), planned{node: has(rows(2, "w", sgX, idle)), does: times(2, createA), next: 4 * time.Minute}},
 		"none that a brake holds is kept":             {warmConfig(0, exactly(1, "sg-a")), planned{node: has(rows(1, "w", deny, idle), func(s *trunk.Snapshot) { s.Brake = cloud.FreezeAll }), next: 4 * time.Minute}},
 		"one that is being made is quarantined later": {generic, planned{node: has(rows(1, "v", deny, idle), rows(1, "w", sgX, in(trunk.Associating))), does: "Associate eni-w0 with eni-1 under VLAN 2"}},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ const metadataOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.i
 const (
 	kindNetworkPolicy        = "NetworkPolicy"
 	kindClusterNetworkPolicy = "ClusterNetworkPolicy"
+	kindApplicationPolicy    = "ApplicationNetworkPolicy"
 	kindPolicyEndpoint       = "PolicyEndpoint"
 )
 
@@ -27,6 +29,7 @@ func policyResources() []struct{ kind, path string } {
 	return []struct{ kind, path string }{
 		{kindNetworkPolicy, "/apis/networking.k8s.io/v1/networkpolicies"},
 		{kindClusterNetworkPolicy, "/apis/networking.k8s.aws/v1alpha1/clusternetworkpolicies"},
+		{kindApplicationPolicy, "/apis/networking.k8s.aws/v1alpha1/applicationnetworkpolicies"},
 		{kindPolicyEndpoint, "/apis/networking.k8s.aws/v1alpha1/policyendpoints"},
 	}
 }
@@ -37,11 +40,13 @@ func policyResources() []struct{ kind, path string } {
 func ServedPolicies(found []string) []string { return ofKind(found, kindNetworkPolicy) }
 
 // UnservedPolicies is documented at ServedPolicies.
-func UnservedPolicies(found []string) []string { return ofKind(found, kindClusterNetworkPolicy) }
+func UnservedPolicies(found []string) []string {
+	return ofKind(found, kindClusterNetworkPolicy, kindApplicationPolicy)
+}
 
-func ofKind(found []string, kind string) (some []string) {
+func ofKind(found []string, kinds ...string) (some []string) {
 	for _, text := range found {
-		if strings.HasSuffix(text, counted+kind) {
+		if _, kind, _ := strings.Cut(text, counted); slices.Contains(kinds, kind) {
 			some = append(some, text)
 		}
 	}

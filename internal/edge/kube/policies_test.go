@@ -17,6 +17,7 @@ const (
 	networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
 	policyEndpoints = "/apis/networking.k8s.aws/v1alpha1/policyendpoints"
 	clusterPolicies = "/apis/networking.k8s.aws/v1alpha1/clusternetworkpolicies"
+	appPolicies     = "/apis/networking.k8s.aws/v1alpha1/applicationnetworkpolicies"
 )
 
 func networkPolicy(name string) *networkingv1.NetworkPolicy {
@@ -40,11 +41,15 @@ func TestPoliciesAreCounted(t *testing.T) {
 			endpoint := networkPolicy("a-x7k2p") // of which only the metadata is read
 			endpoint.APIVersion, endpoint.Kind = "networking.k8s.aws/v1alpha1", "PolicyEndpoint"
 			s.Put(policyEndpoints, endpoint)
-		}, []string{"3 of NetworkPolicy", "1 of PolicyEndpoint"}, ""},
+			app := networkPolicy("d")
+			app.APIVersion, app.Kind = "networking.k8s.aws/v1alpha1", "ApplicationNetworkPolicy"
+			s.Put(appPolicies, app)
+		}, []string{"3 of NetworkPolicy", "1 of ApplicationNetworkPolicy", "1 of PolicyEndpoint"}, ""},
 		"AWS's kinds are not installed": {func(s *kubetest.Server) {
 			s.Put(networkPolicies, networkPolicy("a"))
 			s.Refuse(policyEndpoints, http.StatusNotFound)
 			s.Refuse(clusterPolicies, http.StatusNotFound)
+			s.Refuse(appPolicies, http.StatusNotFound)
 		}, []string{"1 of NetworkPolicy"}, ""},
 		"one kind may not be read": {func(s *kubetest.Server) {
 			s.Put(networkPolicies, networkPolicy("a"))

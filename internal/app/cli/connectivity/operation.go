@@ -30,7 +30,7 @@ func operations(since time.Time, drops dropWatch) []Case {
 				if len(lines) > 0 {
 					return &Failure{
 						Sent: "nothing", Got: fmt.Sprintf("%d error lines, first: %s", len(lines), lines[0]), Want: "no error in the logs of this run",
-						Hints: []string{"kubectl logs -n kube-system --tail=-1 -l 'app.kubernetes.io/name in (trunkline-agent,trunkline-controller)'"},
+						Hints: []string{"kubectl logs -n kube-system --tail=-1 -l 'app.kubernetes.io/name in (trunkline-agent,trunkline-controller,trunkline-admission)'"},
 					}
 				}
 				return nil
