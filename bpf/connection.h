@@ -221,6 +221,14 @@ inlined int create(struct side *s, const struct moment *m, __u8 direction)
 	return allow(s);
 }
 
+/* Either end of UDP between equal ports may open it, as DNS, NTP and IKE do. Otherwise what conntrack counts as a
+ * reply is one, and does not continue what the open direction could begin: a denied connection would resume with
+ * the next packet of its other end. */
+inlined int either_opens(const struct side *s, const struct packet *p)
+{
+	return p->kind == ANY && s->key.protocol == IPPROTO_UDP && s->key.pod_port == s->key.peer_port;
+}
+
 /* Decides without an entry. One of an allowed connection can be missing after its eviction, or
  * because the endpoint had no policies when it opened. Then conntrack knows who opened it. */
 inlined int first(struct side *s, const struct packet *p, const struct moment *m)
@@ -235,7 +243,7 @@ inlined int first(struct side *s, const struct packet *p, const struct moment *m
 	if (p->flags & REPLY && p->kind != OPENS) {
 		if (opened(s, reverse))
 			return create(s, m, reverse);
-		if (p->kind != ANY)
+		if (!either_opens(s, p))
 			return deny(s, p->kind == REPLIES ? UNRELATED : BY_POLICY);
 	}
 	return opened(s, s->direction) ? create(s, m, s->direction) : deny(s, BY_POLICY);

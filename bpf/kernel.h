@@ -71,6 +71,8 @@ static __u64 (*const ktime_get_coarse_ns)(void) = (void *)160;
 #define ETH_P_IP 0x0800
 #define ETH_P_ARP 0x0806
 #define ETH_P_IPV6 0x86dd
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88a8
 #define ETH_HLEN 14
 
 enum protocol {

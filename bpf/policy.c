@@ -69,13 +69,20 @@ inlined int forges_reports(struct __sk_buff *skb)
 	return !id || endpoint_of(&ip.source) != *id;
 }
 
+/* A frame with a VLAN tag behind the one that the kernel has removed. It removes a second one without a VLAN behind
+ * this program, which then has not seen what the packet is. Nothing that a pod sends is forwarded with a tag. */
+inlined int is_tagged(struct __sk_buff *skb)
+{
+	return skb->protocol == swap16(ETH_P_8021Q) || skb->protocol == swap16(ETH_P_8021AD);
+}
+
 /* Ingress of a pod's host veth. */
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
 	if (!is_ready(set_at(skb->ifindex)) && !resolves(skb))
 		return drop_not_ready();
-	if (forges_reports(skb)) {
+	if (is_tagged(skb) || forges_reports(skb)) {
 		count_drop(MALFORMED);
 		return TC_ACT_SHOT;
 	}

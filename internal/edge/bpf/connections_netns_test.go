@@ -198,6 +198,25 @@ func TestConnections(t *testing.T) {
 		{"revoked UDP ends in both directions", []step{
 			{serve, in, udp(4000, 53), !reply, true}, {become(closedSet), out, udp(53, 4000), reply, false}, {nil, in, udp(4000, 53), !reply, false}, {nil, out, udp(53, 4000), reply, false},
 		}},
+		{"revoked UDP does not resume with the open direction", []step{
+			{serve, in, udp(4000, 53), !reply, true},
+			{nil, out, udp(53, 4000), reply, true},
+			{become(ingress), in, udp(4000, 53), !reply, false},
+			{nil, out, udp(53, 4000), reply, false},
+			{nil, in, udp(4000, 53), !reply, false},
+		}},
+		{"nor in the other one", []step{
+			{use, out, udp(4000, 53), !reply, true},
+			{nil, in, udp(53, 4000), reply, true},
+			{become(egress), in, udp(53, 4000), reply, false},
+			{nil, in, udp(53, 4000), reply, false},
+			{nil, out, udp(4000, 53), !reply, false},
+		}},
+		{"denied UDP does not continue as a reply of the open direction", []step{{become(ingress), out, udp(53, 4000), reply, false}, {nil, in, udp(4000, 53), !reply, false}}},
+		{"nor a protocol without ports", []step{{become(ingress), out, layer{47, make([]byte, 8)}, reply, false}, {nil, in, layer{47, make([]byte, 8)}, !reply, false}}},
+		{"what the open direction begins is answered", []step{
+			{become(ingress), out, udp(4000, 53), !reply, true}, {nil, in, udp(53, 4000), reply, true}, {nil, out, layer{47, make([]byte, 8)}, !reply, true}, {nil, in, layer{47, make([]byte, 8)}, reply, true},
+		}},
 		{"UDP that one end may open is not revoked with what the other end opened", []step{
 			{use, out, udp(53, 53), !reply, true}, {serve, in, udp(53, 53), reply, false}, {nil, in, udp(53, 53), reply, true}, {nil, out, udp(53, 53), !reply, true},
 		}},

@@ -398,6 +398,8 @@ func (m *model) side(p modelPacket, id uint32, d Direction) (ok bool, why Reason
 		return false, Unrelated, nothing
 	case p.reply && p.kind == continues:
 		return false, ByPolicy, nothing
+	case p.reply && p.kind == mayOpen && (p.protocol != protoUDP || p.fromPort != p.toPort):
+		return false, ByPolicy, nothing
 	case judge(d):
 		create(d)
 		return true, ByPolicy, keep

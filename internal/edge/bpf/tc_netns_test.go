@@ -92,6 +92,27 @@ func TestHopByHopOptionsOfAForgedSourceAreDropped(t *testing.T) {
 	}
 }
 
+// The kernel removes a tag without a VLAN before the program, and a second one behind it.
+func TestAFrameWithATagBehindTheFirstIsDropped(t *testing.T) {
+	w := newWorld(t)
+	pod := addr("10.0.0.1")
+	w.endpoint(7, SetOpen, pod)
+	must(t, w.Maps.Links.Put(link, 7))
+	frame := ether(ip(pod, addr("10.0.0.2"), udp(1, 53)))
+	for _, kind := range []int{0x8100, 0x88a8} {
+		before, err := w.Drops()
+		must(t, err)
+		if got := w.run(fromPod, join(frame[:12], be16(kind), be16(0), frame[12:]), &context{Ifindex: link}); got != drop {
+			t.Errorf("%#x: %d, want it dropped", kind, got)
+		}
+		after, err := w.Drops()
+		must(t, err)
+		if n := after[Malformed] - before[Malformed]; n != 1 {
+			t.Errorf("%#x: %d drops are counted", kind, n)
+		}
+	}
+}
+
 func TestALinkWithoutAnEndpointIsClosed(t *testing.T) {
 	w := newWorld(t)
 	w.State.SetInForce(0, SetOpen) // as if the endpoint of an absent entry
