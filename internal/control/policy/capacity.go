@@ -8,8 +8,8 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 )
 
-// errBeside is returned when policies fit the maps, but not beside those in force.
-var errBeside = errors.New("the kernel maps are too small for policies beside those in force")
+// errBeside is returned when policies fit the maps, but cannot be written beside what is in force there.
+var errBeside = errors.New("policies need other kernel maps than those in force")
 
 // fits compares a change that compiles everything with the maps before it is written: stay is how
 // many entries are in force there, until the change has replaced them. It returns errBeside, or an

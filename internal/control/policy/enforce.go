@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/drift"
@@ -29,8 +31,8 @@ func (c *Controller) Adopt(ctx context.Context) error {
 	case found.Forward != "":
 		c.listing.adopt()
 		return judge(ctx, c.Deps, ruleset.Programs{Forward: found.Forward})
-	case found.Maps == bpf.Created:
-		return nil
+	case found.Uncalled && found.Maps != bpf.Replaced:
+		return nil // nothing is in force: the agent ended before, or policies did not fit
 	case found.Maps == bpf.Adopted:
 		c.listing.adopt()
 		fallthrough
@@ -48,7 +50,10 @@ func call(ctx context.Context, deps Deps, d *bpf.Datapath) error {
 			return err
 		}
 	}
-	return judge(ctx, deps, ruleset.Programs{Forward: d.ForwardPath(), Known: true})
+	if err := judge(ctx, deps, ruleset.Programs{Forward: d.ForwardPath(), Known: true}); err != nil {
+		return err
+	}
+	return d.Called()
 }
 
 // open opens the programs, unless they are open. The chain of nftables calls them only once the
@@ -75,7 +80,7 @@ func (c *Controller) open() error {
 func (c *Controller) turnOn(ctx context.Context) error {
 	err := c.begin(ctx)
 	if errors.Is(err, errBeside) {
-		c.Log.Info("policies are written to other maps, because those in force leave no space beside them")
+		c.Log.Info("policies are written to other maps, because those in force have no space beside them or other numbers of endpoints")
 		if c.datapath, err = c.datapath.Beside(); err == nil {
 			err = c.begin(ctx)
 		}
@@ -114,7 +119,13 @@ func (c *Controller) begin(ctx context.Context) error {
 		Set: policy.SetID(earlier.Set), Scope: policy.Scope(earlier.Scope), Ports: policy.PortsID(earlier.Ports),
 	})
 	c.wired, c.elsewhere = map[endpoint.ID]placement{}, map[policy.PodRef]policy.Pod{}
-	if err := errors.Join(feedAll(c), c.place(ctx)); err != nil {
+	if err := feedAll(c); err != nil {
+		return err
+	}
+	if err := renumbered(c); err != nil {
+		return err
+	}
+	if err := c.place(ctx); err != nil {
 		return err
 	}
 	change := c.engine.Commit()
@@ -131,6 +142,26 @@ func (c *Controller) begin(ctx context.Context) error {
 		return err
 	}
 	return retire(c.datapath, held(c))
+}
+
+// renumbered returns errBeside if endpoints have other numbers than in the maps that are in force, as after the
+// journal was lost: a number's set there is that of another pod, until all is written.
+func renumbered(c *Controller) error {
+	if c.datapath.Found().Uncalled {
+		return nil
+	}
+	addresses, err := c.datapath.Maps.Addresses.All()
+	if err != nil {
+		return err
+	}
+	for id, p := range c.wired {
+		for _, a := range p.endpoint.Addresses.List() {
+			if is, found := addresses[bpf.AddressOf(a)]; found && is != uint32(id) {
+				return errBeside
+			}
+		}
+	}
+	return nil
 }
 
 // ipvsLink is the link of kube-proxy in IPVS mode.
@@ -244,12 +275,13 @@ func (c *Controller) prune() error {
 	}
 	var errs []error
 	for link, id := range links {
-		if _, wired := c.wired[endpoint.ID(id)]; !wired {
+		if p, wired := c.wired[endpoint.ID(id)]; !wired || p.link != 0 && p.link != int(link) {
 			errs = append(errs, c.datapath.Maps.Links.Delete(link))
 		}
 	}
 	for address, id := range addresses {
-		if _, wired := c.wired[endpoint.ID(id)]; !wired {
+		p := c.wired[endpoint.ID(id)] // without addresses if it is not wired
+		if !slices.ContainsFunc(p.endpoint.Addresses.List(), func(a netip.Addr) bool { return bpf.AddressOf(a) == address }) {
 			errs = append(errs, c.datapath.Maps.Addresses.Delete(address))
 		}
 	}

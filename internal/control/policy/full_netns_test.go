@@ -3,11 +3,15 @@
 package policy
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
 )
 
 // withPorts is allow with more ports, each of which is an entry of a map.
@@ -143,7 +147,66 @@ func TestFirstPoliciesThatDoNotFitAMapLeaveNothingInIt(t *testing.T) {
 	if n := r.entries(); n > 0 || r.Enforcing() {
 		t.Errorf("%d entries, enforcing %v", n, r.Enforcing())
 	}
+	for _, size := range []uint32{64, 80, 64} { // an agent that starts, also with other sizes, cuts no pod off
+		r.stop()
+		r.sizes["tl_ports"] = size
+		r.start()
+		if err := r.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.mustReach("a", "b", 80)
+		r.waitUntil("a problem after a start", func() bool { return r.Problem() != "" })
+		r.mustReach("a", "b", 80)
+	}
 	r.server.Put(networkPolicies, withPorts("b", "b", apart(64)...))
 	r.waitUntil("policies enforced", r.Enforcing)
 	r.mustNotReach("a", "b", 80)
+}
+
+// After its journal was lost, an agent gives links other numbers. Until all policies are written, pods are judged by
+// those of the earlier agent, and none by those of another pod.
+func TestEndpointsWithOtherNumbersAreNotJudgedByThePoliciesOfOthers(t *testing.T) {
+	r := newSizedRig(t, map[string]uint32{"tl_ports": 64})
+	r.waitUntil("policies known", r.Objects.Known)
+	for _, pod := range []string{"a", "b", "c"} {
+		r.add(pod)
+	}
+	r.echo("b", 80)
+	r.echo("b", 81)
+	r.echo("c", 81)
+	r.server.Put(networkPolicies, withPorts("b", "a", 80))
+	r.waitUntil("policies enforced", r.Enforcing)
+	judged := func(what string) {
+		t.Helper()
+		r.mustReach("a", "b", 80)
+		r.mustNotReach("a", "b", 81)
+		r.mustReach("a", "c", 81)
+		if t.Failed() {
+			t.Fatal(what)
+		}
+	}
+	judged("before")
+	r.stop()
+	b, c := r.endpoint("b"), r.endpoint("c")
+	statetest.Update(t, r.store, func(tx *state.Tx) error {
+		tx.Delete(b.ID)
+		tx.Delete(c.ID)
+		b.ID, c.ID = c.ID, b.ID
+		return errors.Join(tx.Put(b), tx.Put(c))
+	})
+	r.server.Put(networkPolicies, withPorts("b", "a", append(apart(100), 80)...)) // they do not fit the maps
+	r.start()
+	if err := r.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	judged("adopted")
+	r.waitUntil("a problem", func() bool { return r.Problem() != "" })
+	r.retried()
+	judged("with policies that cannot be written")
+	r.server.Put(networkPolicies, withPorts("b", "a", 80))
+	r.waitUntil("policies enforced again", func() bool { return r.Enforcing() && r.Problem() == "" })
+	judged("with the other numbers")
+	if list := r.pinned(); len(list) != 1 {
+		t.Errorf("pinned %q", list)
+	}
 }

@@ -28,6 +28,9 @@ type Found struct {
 	// Lost is set if other programs may have been pinned at the path of the loaded ones: a rule
 	// of nftables with this path may hold these.
 	Lost bool
+	// Uncalled is set while no rule of nftables has called the programs with these maps: nothing of them
+	// is in force.
+	Uncalled bool
 }
 
 // What Open did. Beside: maps were created beside pinned ones, which are in Found.Old.
@@ -41,6 +44,10 @@ const (
 // earlierSuffix ends the name of the directory of a layout's earlier maps, while those beside them
 // are written.
 const earlierSuffix = "-earlier"
+
+// uncalledName is a directory beside the pins of maps until Called removes it. Maps without it have been
+// called: also those of earlier agents, which made none.
+const uncalledName = "uncalled"
 
 // Mount mounts a bpffs at a directory if there is none.
 func Mount(dir string) error {
@@ -113,16 +120,21 @@ func (p *pins) maps() (map[string]*ebpf.Map, error) {
 			return nil, err
 		}
 	}
-	if len(have) > 0 || len(p.found.Removed) > 0 {
+	if (len(have) > 0 || len(p.found.Removed) > 0) && !uncalled(p.dir) {
 		p.found.Maps = Replaced
 	}
 	return p.createMaps()
 }
 
+// uncalled reports whether nothing of a directory of maps is in force.
+func uncalled(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, uncalledName))
+	return err == nil
+}
+
 // makeBeside makes maps beside pinned ones. These get another directory, so that they are as those
-// of another layout: their programs judge until the new maps are written and called. If there are
-// earlier ones already, the pinned ones have not been called yet, and are removed. Sizes that the
-// kernel refuses leave everything as it is.
+// of another layout: their programs judge until the new maps are written and called. Pinned ones that
+// have not been called are removed. Sizes that the kernel refuses leave everything as it is.
 func (p *pins) makeBeside(have map[string]*ebpf.Map) (map[string]*ebpf.Map, error) {
 	created, err := p.newMaps()
 	if err != nil && p.beside {
@@ -141,16 +153,13 @@ func (p *pins) makeBeside(have map[string]*ebpf.Map) (map[string]*ebpf.Map, erro
 		_ = m.Close()
 	}
 	earlier := p.dir + earlierSuffix
-	if _, err = os.Stat(earlier); errors.Is(err, fs.ErrNotExist) {
-		err = unix.Rename(p.dir, earlier) // of a bpffs: nothing to sync
-	} else if err == nil {
+	if uncalled(p.dir) {
 		err = os.RemoveAll(p.dir)
-	}
-	if err == nil {
-		err = os.MkdirAll(p.dir, 0o700)
+	} else if err = os.RemoveAll(earlier); err == nil {
+		err = unix.Rename(p.dir, earlier) // of a bpffs: nothing to sync
 	}
 	if err != nil {
-		return created, fmt.Errorf("make directory of pins: %w", err)
+		return created, fmt.Errorf("move pins aside: %w", err)
 	}
 	return created, p.pin(created)
 }
@@ -217,7 +226,11 @@ func (p *pins) newMaps() (map[string]*ebpf.Map, error) {
 	return all, nil
 }
 
+// pin pins new maps, which have not been called.
 func (p *pins) pin(all map[string]*ebpf.Map) error {
+	if err := os.MkdirAll(filepath.Join(p.dir, uncalledName), 0o700); err != nil {
+		return fmt.Errorf("make directory of pins: %w", err)
+	}
 	for name, m := range all {
 		if err := m.Pin(filepath.Join(p.dir, name)); err != nil {
 			return fmt.Errorf("pin map %s: %w", name, err)
@@ -324,7 +337,7 @@ func (p *pins) finish() (Found, error) {
 		path := filepath.Join(p.dir, e.Name())
 		_, isMap := p.spec.Maps[e.Name()]
 		switch {
-		case isMap || path == p.programsDir():
+		case isMap || path == p.programsDir() || e.Name() == uncalledName:
 		case strings.HasPrefix(e.Name(), programsPrefix):
 			if p.found.Programs == Created {
 				p.found.Programs, p.found.Lost = Replaced, false
@@ -337,6 +350,7 @@ func (p *pins) finish() (Found, error) {
 			return p.found, err
 		}
 	}
+	p.found.Uncalled = uncalled(p.dir)
 	parent, err := os.ReadDir(filepath.Dir(p.dir))
 	if err != nil {
 		return p.found, fmt.Errorf("list layouts: %w", err)
@@ -346,6 +360,9 @@ func (p *pins) finish() (Found, error) {
 			continue
 		}
 		p.found.Old = append(p.found.Old, e.Name())
+		if !p.found.Uncalled || uncalled(filepath.Join(filepath.Dir(p.dir), e.Name())) {
+			continue // these maps are in force, or those are not
+		}
 		pinned, err := filepath.Glob(filepath.Join(filepath.Dir(p.dir), e.Name(), programsPrefix+"*", forward))
 		if err != nil {
 			return p.found, fmt.Errorf("list programs of layout %s: %w", e.Name(), err)
@@ -355,6 +372,16 @@ func (p *pins) finish() (Found, error) {
 		}
 	}
 	return p.found, nil
+}
+
+// Called records that a rule of nftables calls the programs with these maps: they are adopted as what
+// is in force.
+func (d *Datapath) Called() error {
+	if err := os.Remove(filepath.Join(d.dir, uncalledName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("record that the policy programs are called: %w", err)
+	}
+	d.found.Uncalled, d.found.Lost, d.found.Forward = false, false, ""
+	return nil
 }
 
 // RetireLayout removes the pins of another layout, as Found.Old names it. Removing the absent is
@@ -376,7 +403,7 @@ func (d *Datapath) RetireLayouts() error {
 			return err
 		}
 	}
-	d.found.Old, d.found.Forward, d.found.Lost = nil, "", false
+	d.found.Old = nil
 	return nil
 }
 

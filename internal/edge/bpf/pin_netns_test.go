@@ -59,6 +59,7 @@ func TestAnotherSizeIsMadeBesideWhatIsInForce(t *testing.T) {
 	o := options(bpffs(t))
 	first, _ := openAgain(t, o)
 	first.endpoint(3, SetOpen, addr("10.0.0.3"))
+	must(t, first.Called())
 	parent := filepath.Join(o.BPFFS, o.Dir)
 	for _, size := range []uint32{100, 200} { // the second while the first has not been put in force
 		o.Sizes["tl_rows"] = size
@@ -74,8 +75,12 @@ func TestAnotherSizeIsMadeBesideWhatIsInForce(t *testing.T) {
 		}
 	}
 	again, found := openAgain(t, o)
-	if found.Maps != Adopted || found.Forward == "" {
-		t.Errorf("before they are retired: %+v", found)
+	if found.Maps != Adopted || found.Forward == "" || !found.Uncalled {
+		t.Errorf("before they are called: %+v", found)
+	}
+	must(t, again.Called())
+	if again, found = openAgain(t, o); found.Forward != "" || len(found.Old) != 1 || found.Uncalled {
+		t.Errorf("before the earlier ones are retired: %+v", found)
 	}
 	must(t, again.RetireLayouts())
 	if f := again.Found(); f.Forward != "" || len(f.Old) > 0 || f.Lost {
@@ -83,6 +88,34 @@ func TestAnotherSizeIsMadeBesideWhatIsInForce(t *testing.T) {
 	}
 	if _, found := openAgain(t, o); found.Maps != Adopted || found.Forward != "" {
 		t.Errorf("then: %+v", found)
+	}
+}
+
+// What has not been called is not in force: it is no earlier layout, and another size replaces it.
+func TestMapsThatWereNotCalledAreNotInForce(t *testing.T) {
+	o := options(bpffs(t))
+	for _, size := range []uint32{100, 100, 200} {
+		o.Sizes["tl_rows"] = size
+		w, found := openAgain(t, o)
+		if !found.Uncalled || found.Forward != "" || len(found.Old) > 0 || w.Size("tl_rows") != int(size) {
+			t.Errorf("%d: %+v", size, found)
+		}
+	}
+	must(t, os.Remove(filepath.Join(o.BPFFS, o.Dir, layout, "tl_classes"))) // as if a process ended while it pinned them
+	w, found := openAgain(t, o)
+	if !found.Uncalled || found.Maps != Created {
+		t.Errorf("with half of the maps: %+v", found)
+	}
+	must(t, w.Called())
+	must(t, w.Called())
+	if _, found := openAgain(t, o); found.Uncalled || found.Maps != Adopted {
+		t.Errorf("called: %+v", found)
+	}
+	parent := filepath.Join(o.BPFFS, o.Dir)
+	must(t, unix.Rename(filepath.Join(parent, layout), filepath.Join(parent, "v0")))
+	must(t, os.Mkdir(filepath.Join(parent, "v0", uncalledName), 0o700))
+	if _, found := openAgain(t, o); found.Forward != "" || !slices.Equal(found.Old, []string{"v0"}) {
+		t.Errorf("beside a layout that was not called: %+v", found)
 	}
 }
 
@@ -145,6 +178,7 @@ func TestADamagedPinIsReplacedClosed(t *testing.T) {
 			o := options(bpffs(t))
 			first, _ := openAgain(t, o)
 			first.endpoint(3, SetOpen, addr("10.0.0.3"))
+			must(t, first.Called())
 			must(t, damage(first.dir))
 			again, found := openAgain(t, o)
 			if found.Maps != Replaced && what != "the programs are without maps" || found.Programs != Replaced || len(found.Removed) == 0 {
@@ -214,7 +248,8 @@ func exchangePins(a, b string) error {
 
 func TestAnotherLayoutStaysUntilItIsRetired(t *testing.T) {
 	o := options(bpffs(t))
-	openAgain(t, o)
+	before, _ := openAgain(t, o)
+	must(t, before.Called())
 	parent := filepath.Join(o.BPFFS, o.Dir)
 	must(t, unix.Rename(filepath.Join(parent, layout), filepath.Join(parent, "v0")))
 	w, found := openAgain(t, o)
