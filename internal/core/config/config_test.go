@@ -143,6 +143,9 @@ func TestAWSsNameOfSecurityGroupsOfPodsAgreesWithTheSetting(t *testing.T) {
 	if _, err := Load(Sources{Env: env(map[string]string{"ENABLE_POD_ENI": "false"})}); err != nil {
 		t.Error(err)
 	}
+	if _, err := Load(Sources{Env: env(map[string]string{"ENABLE_PREFIX_DELEGATION": "true", "TRUNKLINE_SECURITY_GROUPS_FOR_PODS": "own"})}); err == nil {
+		t.Error("prefix delegation is not refused beside branches")
+	}
 }
 
 // In YAML, on and off are booleans: a manifest without quotes gives true or false.
