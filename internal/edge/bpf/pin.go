@@ -326,8 +326,8 @@ func usable(program *ebpf.Program, spec *ebpf.ProgramSpec, ids map[ebpf.MapID]bo
 	return nil
 }
 
-// finish removes the pins of earlier programs, and lists other layouts. A program that is still
-// attached stays loaded without its pin.
+// finish removes the pins of earlier programs. A program that is still attached stays loaded without its
+// pin.
 func (p *pins) finish() (Found, error) {
 	entries, err := os.ReadDir(p.dir)
 	if err != nil {
@@ -351,9 +351,15 @@ func (p *pins) finish() (Found, error) {
 		}
 	}
 	p.found.Uncalled = uncalled(p.dir)
+	err = p.others()
+	return p.found, err
+}
+
+// others lists other layouts, and the program of one that judges.
+func (p *pins) others() error {
 	parent, err := os.ReadDir(filepath.Dir(p.dir))
 	if err != nil {
-		return p.found, fmt.Errorf("list layouts: %w", err)
+		return fmt.Errorf("list layouts: %w", err)
 	}
 	for _, e := range parent {
 		if e.Name() == layout {
@@ -365,13 +371,13 @@ func (p *pins) finish() (Found, error) {
 		}
 		pinned, err := filepath.Glob(filepath.Join(filepath.Dir(p.dir), e.Name(), programsPrefix+"*", forward))
 		if err != nil {
-			return p.found, fmt.Errorf("list programs of layout %s: %w", e.Name(), err)
+			return fmt.Errorf("list programs of layout %s: %w", e.Name(), err)
 		}
 		if len(pinned) > 0 {
 			p.found.Forward = pinned[0]
 		}
 	}
-	return p.found, nil
+	return nil
 }
 
 // Called records that a rule of nftables calls the programs with these maps: they are adopted as what
