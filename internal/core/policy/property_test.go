@@ -144,20 +144,7 @@ func checkEvents(t rapid.TB, d draw, limits Limits) {
 
 // rebuild checks that another engine, with the same content, gives the same verdicts.
 func (m *model) rebuild(t rapid.TB, questions []tuple) {
-	other := newModel(m.engine.limits)
-	for id, ref := range m.endpoints {
-		other.setEndpoint(id, ref)
-	}
-	for _, p := range m.Policies {
-		other.setPolicy(p)
-	}
-	for _, p := range m.Pods {
-		other.setPod(p)
-	}
-	for name, set := range m.Namespaces {
-		other.setNamespace(name, set)
-	}
-	other.tables.Apply(other.engine.Commit().All()...)
+	other := m.build()
 	for _, q := range questions {
 		if other.kernel(q) != m.kernel(q) {
 			t.Fatalf("%s: a rebuilt engine answers %c\n%s\n%s", q, other.kernel(q), m.tables, other.tables)
