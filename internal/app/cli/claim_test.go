@@ -287,6 +287,7 @@ func TestARunThatLostItsNamespaceStopsAndDoesNotRemoveItsSuccessors(t *testing.T
 			s.Delete(namespacesPath, "trunkline-test")
 			putNamespace(s, "trunkline-test", testPart)
 			putLease(s, "trunkline-test", "process 2 on elsewhere")
+			putPod(s, "trunkline-test", "of-the-successor")
 		}, "was claimed by process 2 on elsewhere"},
 		// As by kubectl delete namespace: the pods are deleted seconds later.
 		"to a deletion": {func(s *kubetest.Server) {

@@ -494,7 +494,6 @@ func (s *Server) create(w http.ResponseWriter, t target, body object) {
 // terminated reports whether a namespace was deleted: the API server creates nothing in it, also if
 // the request was sent before. Tests need not make the namespaces that they use.
 func terminated(s *Server, namespace string) bool {
-	const resource = "/api/v1/namespaces"
-	_, exists := s.rows[resource][namespace]
-	return !exists && slices.ContainsFunc(s.removed[resource], func(o object) bool { return o.key() == namespace })
+	_, exists := s.rows[namespaces][namespace]
+	return !exists && slices.ContainsFunc(s.removed[namespaces], func(o object) bool { return o.key() == namespace })
 }

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-func TestNothingIsCreatedInADeletedNamespace(t *testing.T) {
-	const namespaces = "/api/v1/namespaces"
+func TestADeletedNamespaceHasNoObjectsAndNoneIsCreatedInIt(t *testing.T) {
 	s := New(t)
 	create := func() int {
 		t.Helper()
@@ -30,5 +29,8 @@ func TestNothingIsCreatedInADeletedNamespace(t *testing.T) {
 	s.Put(namespaces, namespace)
 	if got := create(); got != http.StatusCreated {
 		t.Errorf("in one that was made again: %d", got)
+	}
+	if left := s.Keys("/api/v1/pods"); len(left) != 1 {
+		t.Errorf("after its namespace was deleted and made again with one pod there are %v", left)
 	}
 }

@@ -158,6 +158,9 @@ type watcher struct {
 	gone     chan struct{}
 }
 
+// namespaces is the path of all namespaces.
+const namespaces = "/api/v1/namespaces"
+
 // put stores o under resource and notifies watchers. The caller holds the lock.
 func (s *Server) put(resource string, o object) object {
 	rows := s.rows[resource]
@@ -184,7 +187,8 @@ func (s *Server) put(resource string, o object) object {
 	return o
 }
 
-// remove deletes an object and returns it, nil if there was none.
+// remove deletes an object and returns it, nil if there was none. With a namespace it deletes all
+// objects in it, as the namespace controller does.
 func (s *Server) remove(resource, key string) object {
 	o, ok := s.rows[resource][key]
 	if !ok {
@@ -196,7 +200,21 @@ func (s *Server) remove(resource, key string) object {
 	o.meta()["resourceVersion"] = strconv.Itoa(s.version)
 	s.removed[resource] = append(s.removed[resource], o)
 	s.notify(resource, o, nil)
+	if resource == namespaces {
+		s.empty(key)
+	}
 	return o
+}
+
+// empty deletes all objects in a namespace. The caller holds the lock.
+func (s *Server) empty(namespace string) {
+	for resource, rows := range s.rows {
+		for key, o := range rows {
+			if o.text("metadata", "namespace") == namespace {
+				s.remove(resource, key)
+			}
+		}
+	}
 }
 
 // notify sends a change to watchers; was or is are nil without an object. For a watch with a
