@@ -222,15 +222,16 @@ inlined int create(struct side *s, const struct moment *m, __u8 direction)
 }
 
 /* Either end of UDP between equal ports may open it, as DNS, NTP and IKE do. Otherwise what conntrack counts as a
- * reply is one, and does not continue what the open direction could begin: a denied connection would resume with
- * the next packet of its other end. */
+ * reply is judged as one only. Were it also judged as a packet that opens a flow of its sender, a flow that a
+ * policy has ended would go on with the next packet of the pod that was its destination, if that pod may send. */
 inlined int either_opens(const struct side *s, const struct packet *p)
 {
 	return p->kind == ANY && s->key.protocol == IPPROTO_UDP && s->key.pod_port == s->key.peer_port;
 }
 
 /* Decides without an entry. One of an allowed connection can be missing after its eviction, or
- * because the endpoint had no policies when it opened. Then conntrack knows who opened it. */
+ * because the endpoint had no policies when it opened. Then conntrack says who opened it: for UDP, the
+ * end that sent first since the flow last paused for longer than conntrack's timeout. */
 inlined int first(struct side *s, const struct packet *p, const struct moment *m)
 {
 	__u8 reverse = s->direction == INGRESS ? EGRESS : INGRESS;

@@ -69,8 +69,9 @@ inlined int forges_reports(struct __sk_buff *skb)
 	return !id || endpoint_of(&ip.source) != *id;
 }
 
-/* A frame with a VLAN tag behind the one that the kernel has removed. It removes a second one without a VLAN behind
- * this program, which then has not seen what the packet is. Nothing that a pod sends is forwarded with a tag. */
+/* A frame with a second VLAN tag: the kernel has removed the first one. If that had VLAN ID 0, the kernel removes
+ * the second tag too, but only after this program, which then has not seen the packet's own protocol. No packet of
+ * a pod is forwarded with a tag. */
 inlined int is_tagged(struct __sk_buff *skb)
 {
 	return skb->protocol == swap16(ETH_P_8021Q) || skb->protocol == swap16(ETH_P_8021AD);

@@ -18,8 +18,9 @@ import (
 
 // Adopt opens the programs that an earlier agent left pinned and that go on enforcing, before
 // the first comparison of nftables: without their chain no packet of a pod would pass. If they
-// have maps of another layout, they go on judging until those of this one are written; if their
-// maps are lost, nothing passes until then. Without an earlier agent nothing is judged yet.
+// have maps of another layout, they go on judging until those of this one are written. With maps that no
+// rule has called, no chain calls programs until they are written: nothing was in force, or the maps that
+// were are lost. In the second case the programs at links drop everything meanwhile.
 func (c *Controller) Adopt(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,23 +28,20 @@ func (c *Controller) Adopt(ctx context.Context) error {
 		c.on.orphaned = true
 		return err
 	}
+	by := ruleset.Programs{Forward: c.datapath.ForwardPath(), Known: true}
 	switch found := c.datapath.Found(); {
 	case found.Forward != "":
-		c.listing.adopt()
-		return judge(ctx, c.Deps, ruleset.Programs{Forward: found.Forward})
-	case found.Uncalled && found.Maps != bpf.Replaced:
-		return nil // nothing is in force: the agent ended before, or policies did not fit
-	case found.Maps == bpf.Adopted:
-		c.listing.adopt()
-		fallthrough
-	default:
-		return call(ctx, c.Deps, c.datapath)
+		by = ruleset.Programs{Forward: found.Forward}
+	case found.Uncalled:
+		return nil
 	}
+	c.listing.adopt()
+	return judge(ctx, c.Deps, by)
 }
 
-// call has the chain of nftables call the programs. A rule with the same path may have others that
-// were pinned there, and are lost or have another path now: it holds them, with their maps, until it
-// is replaced by one with another path.
+// call has the chain of nftables call the programs. It needs the first comparison of nftables: a rule with
+// the same path may have others that were pinned there, and are lost or have another path now. It holds
+// them, with their maps, until it is replaced by one with another path.
 func call(ctx context.Context, deps Deps, d *bpf.Datapath) error {
 	if found := d.Found(); found.Lost || found.Forward != "" {
 		if err := judge(ctx, deps, ruleset.Programs{Forward: found.Forward}); err != nil {
@@ -76,12 +74,13 @@ func (c *Controller) open() error {
 // set is put in force: the program judges an address that is not entered by the other end alone.
 // The numbers of what an earlier agent, or an attempt that failed, has written are not given again;
 // the entries of such an attempt are deleted, before the next one and after each, so that they
-// do not hinder smaller policies. If the maps have no space beside what is in force, others are made.
+// do not hinder smaller policies. If the maps in force have no space beside what is in them, or other
+// numbers of endpoints, others are made.
 func (c *Controller) turnOn(ctx context.Context) error {
 	err := c.begin(ctx)
 	if errors.Is(err, errBeside) {
 		c.Log.Info("policies are written to other maps, because those in force have no space beside them or other numbers of endpoints")
-		if c.datapath, err = c.datapath.Beside(); err == nil {
+		if err = makeBeside(ctx, c); err == nil {
 			err = c.begin(ctx)
 		}
 	}
@@ -95,6 +94,18 @@ func (c *Controller) turnOn(ctx context.Context) error {
 	c.metrics.inForce()
 	c.turn(true)
 	c.Log.Info("network policies are enforced", "endpoints", len(c.wired))
+	return nil
+}
+
+// makeBeside makes other maps. Those in force have another path then, by which a repair of nftables must find
+// them for as long as the new ones are not called.
+func makeBeside(ctx context.Context, c *Controller) (err error) {
+	if c.datapath, err = c.datapath.Beside(); err != nil {
+		return err
+	}
+	if earlier := c.datapath.Found().Forward; earlier != "" {
+		return judge(ctx, c.Deps, ruleset.Programs{Forward: earlier})
+	}
 	return nil
 }
 

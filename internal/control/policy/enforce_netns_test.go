@@ -57,6 +57,7 @@ type rig struct {
 	ns     map[string]*testns.NS
 	pods   atomic.Pointer[[]kube.Pod]
 	broken func() error // an error of judge, if it is set
+	rules
 	rigOptions
 	events events
 	passes atomic.Int64 // that failed
@@ -121,6 +122,9 @@ func (r *rig) setPods(pods ...kube.Pod) { r.pods.Store(&pods) }
 
 // judge is control/network's Judge: it applies the rules of the node and of all endpoints.
 func (r *rig) judge(ctx context.Context, by ruleset.Programs) error {
+	if r.policy.Store(&by); r.unstarted {
+		return nil
+	}
 	if r.broken != nil {
 		if err := r.broken(); err != nil {
 			return err
@@ -160,6 +164,7 @@ func (r *rig) start() {
 		r.t.Logf("pass: %v", err)
 	}
 	c.Loop.Backoff, c.Loop.MaxBackoff = 20*time.Millisecond, 100*time.Millisecond
+	r.settle(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	for _, run := range []func(context.Context) error{objects.Run, c.Loop.Run, c.Watch} {
@@ -400,9 +405,6 @@ func TestAnAgentThatKnowsNoPoliciesLeavesThoseInForce(t *testing.T) {
 	r.stop()
 	r.server.SetDown(true)
 	r.start()
-	if err := r.Adopt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	for range 3 { // passes
 		r.Loop.MarkFull()
 		r.mustReach("a", "b", 80)
@@ -432,9 +434,6 @@ func TestAnAgentThatKnowsPoliciesWithoutPeersLeavesThoseInForce(t *testing.T) {
 			r.server.Refuse(unknown, http.StatusInternalServerError)
 			asked := len(r.server.Requests())
 			r.start()
-			if err := r.Adopt(t.Context()); err != nil {
-				t.Fatal(err)
-			}
 			r.waitUntil("policies known", r.Objects.Any)
 			r.waitUntil("the others requested", func() bool { return slices.Contains(r.server.Requests()[asked:], "GET "+unknown) })
 			for range 30 { // some passes

@@ -4,6 +4,7 @@ package policy
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -123,9 +124,6 @@ func TestPoliciesThatFitTheMapsAreEnforcedWhateverIsInForce(t *testing.T) {
 		r.mustReach("a", "b", 80)
 		r.sizes["tl_ports"] = size
 		r.start()
-		if err := r.Adopt(t.Context()); err != nil {
-			t.Fatal(err)
-		}
 		r.mustReach("a", "b", 80)
 		r.mustNotReach("a", "b", 81)
 		enforces("a start", 56)
@@ -151,9 +149,6 @@ func TestFirstPoliciesThatDoNotFitAMapLeaveNothingInIt(t *testing.T) {
 		r.stop()
 		r.sizes["tl_ports"] = size
 		r.start()
-		if err := r.Adopt(t.Context()); err != nil {
-			t.Fatal(err)
-		}
 		r.mustReach("a", "b", 80)
 		r.waitUntil("a problem after a start", func() bool { return r.Problem() != "" })
 		r.mustReach("a", "b", 80)
@@ -196,17 +191,41 @@ func TestEndpointsWithOtherNumbersAreNotJudgedByThePoliciesOfOthers(t *testing.T
 	})
 	r.server.Put(networkPolicies, withPorts("b", "a", append(apart(100), 80)...)) // they do not fit the maps
 	r.start()
-	if err := r.Adopt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	judged("adopted")
 	r.waitUntil("a problem", func() bool { return r.Problem() != "" })
 	r.retried()
 	judged("with policies that cannot be written")
+	r.flush()
+	judged("after a repair of nftables")
 	r.server.Put(networkPolicies, withPorts("b", "a", 80))
 	r.waitUntil("policies enforced again", func() bool { return r.Enforcing() && r.Problem() == "" })
 	judged("with the other numbers")
 	if list := r.pinned(); len(list) != 1 {
 		t.Errorf("pinned %q", list)
 	}
+}
+
+// What is in force stays where it is, and ends with the policies.
+func TestOtherMapsThatCannotBeMadeLeaveThoseInForce(t *testing.T) {
+	r := newSizedRig(t, map[string]uint32{"tl_ports": 64})
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	r.echo("b", 80)
+	r.echo("b", 81)
+	r.server.Put(networkPolicies, withPorts("b", "a", append(apart(60), 80)...))
+	r.waitUntil("policies enforced", r.Enforcing)
+	r.stop()
+	r.sizes["tl_rows"] = math.MaxUint32 // refused by the kernel
+	r.start()                           // the policies of the earlier agent stay in the maps while these are written
+	r.waitUntil("a problem", func() bool { return r.Problem() != "" })
+	r.retried()
+	r.mustReach("a", "b", 80)
+	r.mustNotReach("a", "b", 81)
+	r.flush()
+	r.mustReach("a", "b", 80)
+	r.mustNotReach("a", "b", 81)
+	r.server.Delete(networkPolicies, "default/of-b")
+	r.waitUntil("nothing pinned", func() bool { return len(r.pinned()) == 0 })
+	r.mustReach("a", "b", 81)
 }

@@ -32,9 +32,6 @@ func TestACopyDoesNotReplaceWhatIsInForce(t *testing.T) {
 	r.stop()
 	r.server.Refuse("/api/v1/pods", http.StatusInternalServerError)
 	r.start()
-	if err := r.Adopt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	if !r.Objects.Copied() {
 		t.Fatal("there is no copy")
 	}

@@ -70,14 +70,18 @@ const (
 // they have, until Attach and the rule of nftables replace them: compare Attached.
 func Open(o Options) (d *Datapath, found Found, err error) { return open(o, false) }
 
-// Beside closes the datapath and opens another one with empty maps of the same sizes. What is in
-// force goes on enforcing, as the maps and programs of another layout do: Found.Old.
+// Beside opens another datapath with empty maps of the same sizes, and closes this one. What is in
+// force goes on enforcing, as the maps and programs of another layout do: Found.Old. It returns the datapath to
+// use, also with an error: this one, open and pinned as before, if there is no other.
 func (d *Datapath) Beside() (*Datapath, error) {
-	if err := d.Close(); err != nil {
-		return nil, fmt.Errorf("close policy datapath: %w", err)
-	}
 	beside, _, err := open(d.options, true)
-	return beside, err
+	if err != nil {
+		return d, err
+	}
+	if err := d.Close(); err != nil {
+		return beside, fmt.Errorf("close policy datapath: %w", err)
+	}
+	return beside, nil
 }
 
 func open(o Options, beside bool) (d *Datapath, found Found, err error) {
@@ -123,7 +127,7 @@ func open(o Options, beside bool) (d *Datapath, found Found, err error) {
 	}
 	if err != nil {
 		_ = d.Close()
-		return fail(err)
+		return fail(errors.Join(err, p.moveBack()))
 	}
 	o.Log.Info("policy datapath opened", "dir", p.dir, "maps", found.Maps, "programs", found.Programs, "removed", found.Removed, "old", found.Old, "sizes", found.Sizes)
 	return d, found, nil

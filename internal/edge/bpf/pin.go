@@ -21,7 +21,7 @@ type Found struct {
 	Programs string   // Created, Adopted or Replaced
 	Removed  []string // pins that were damaged, foreign or of earlier programs
 	Old      []string // directories of other layouts: RetireLayout removes them
-	Forward  string   // pin of the program forward of another layout; empty if there is none
+	Forward  string   // pin of the program forward of another layout that is in force in place of this one; empty if there is none
 	Sizes    []string // maps of another size than before
 	// Refused is why maps keep their sizes although others are configured; empty if they do not.
 	Refused string
@@ -77,6 +77,8 @@ type pins struct {
 	found  Found
 	// beside: new maps are made although pinned ones could be adopted.
 	beside bool
+	// moved: the pinned ones have the earlier directory.
+	moved bool
 }
 
 func newPins(o Options, spec *ebpf.CollectionSpec) *pins {
@@ -157,11 +159,27 @@ func (p *pins) makeBeside(have map[string]*ebpf.Map) (map[string]*ebpf.Map, erro
 		err = os.RemoveAll(p.dir)
 	} else if err = os.RemoveAll(earlier); err == nil {
 		err = unix.Rename(p.dir, earlier) // of a bpffs: nothing to sync
+		p.moved = err == nil
 	}
 	if err != nil {
 		return created, fmt.Errorf("move pins aside: %w", err)
 	}
 	return created, p.pin(created)
+}
+
+// moveBack gives pinned maps their directory again, after those beside them could not be completed.
+func (p *pins) moveBack() error {
+	if !p.moved {
+		return nil
+	}
+	err := os.RemoveAll(p.dir)
+	if err == nil {
+		err = unix.Rename(p.dir+earlierSuffix, p.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("move pins back: %w", err)
+	}
+	return nil
 }
 
 // adoptMaps returns the pinned maps that are as they must be, and removes others.
@@ -380,8 +398,8 @@ func (p *pins) others() error {
 	return nil
 }
 
-// Called records that a rule of nftables calls the programs with these maps: they are adopted as what
-// is in force.
+// Called records that a rule of nftables, which was made for the programs of this datapath, calls them with these
+// maps: they are adopted as what is in force.
 func (d *Datapath) Called() error {
 	if err := os.Remove(filepath.Join(d.dir, uncalledName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("record that the policy programs are called: %w", err)

@@ -91,6 +91,37 @@ func TestAnotherSizeIsMadeBesideWhatIsInForce(t *testing.T) {
 	}
 }
 
+// A datapath beside another one that fails on the way leaves that one open, pinned and in force.
+func TestADatapathStaysIfTheOneBesideItFails(t *testing.T) {
+	o := options(bpffs(t))
+	d, _, err := Open(o)
+	must(t, err)
+	first := worldOf(d, t)
+	first.endpoint(3, SetOpen, addr("10.0.0.3"))
+	must(t, first.Called())
+	good := first.options.Netns
+	closed, err := os.Open(os.DevNull)
+	must(t, err)
+	must(t, closed.Close())
+	first.options.Netns = closed
+	if same, err := first.Beside(); err == nil || same != first.Datapath {
+		t.Errorf("without a namespace: %v, error %v", same == first.Datapath, err)
+	}
+	if _, err := os.Stat(first.ForwardPath()); err != nil {
+		t.Errorf("the program of the rule: %v", err)
+	}
+	if _, found := openAgain(t, o); found.Maps != Adopted || found.Programs != Adopted || found.Uncalled || len(found.Old) > 0 || first.State.InForce(3) != SetOpen {
+		t.Errorf("found %+v, set %d", found, first.State.InForce(3))
+	}
+	first.options.Netns = good
+	beside, err := first.Beside()
+	must(t, err)
+	if found := beside.Found(); found.Maps != Beside || found.Forward == "" {
+		t.Errorf("then: %+v", found)
+	}
+	must(t, beside.Close())
+}
+
 // What has not been called is not in force: it is no earlier layout, and another size replaces it.
 func TestMapsThatWereNotCalledAreNotInForce(t *testing.T) {
 	o := options(bpffs(t))
