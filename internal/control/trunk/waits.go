@@ -18,6 +18,8 @@ const (
 	waitsAfter = 10 * time.Second
 	// waitsAgain is the least time between two reports of one pod or node, of which the reason changes.
 	waitsAgain = time.Minute
+	// waitsRepeat is the time between two reports of the same reason: the API server keeps events for an hour.
+	waitsRepeat = 55 * time.Minute
 	// eventWaits is the reason of an event of a node that waits. That of a pod is eventNotAllocated.
 	eventWaits = "TrunkENIWaiting"
 )
@@ -34,33 +36,48 @@ type wait struct {
 // again; zero: with the next plan.
 func (w waits) update(problems []core.Problem, now time.Time) (report []core.Problem, next time.Time) {
 	current := map[core.PodUID]bool{}
-	for _, p := range problems {
-		if current[p.Pod] {
-			continue // the node has several: the first one
-		}
+	for _, p := range merged(problems) {
 		current[p.Pod] = true
 		of, before := w[p.Pod]
 		if !before {
 			of.since = now
 		}
 		due := of.since.Add(waitsAfter)
-		if !of.reported.IsZero() {
+		switch {
+		case of.reported.IsZero():
+		case of.why == p.Why:
+			due = of.reported.Add(waitsRepeat)
+		default:
 			due = of.reported.Add(waitsAgain)
 		}
-		switch {
-		case of.why == p.Why:
-		case now.Before(due):
-			if next.IsZero() || due.Before(next) {
-				next = due
-			}
-		default:
+		if !now.Before(due) {
 			of.reported, of.why = now, p.Why
 			report = append(report, p)
+			due = now.Add(waitsRepeat)
+		}
+		if next.IsZero() || due.Before(next) {
+			next = due
 		}
 		w[p.Pod] = of
 	}
 	maps.DeleteFunc(w, func(uid core.PodUID, _ wait) bool { return !current[uid] })
 	return report, next
+}
+
+// merged is the first problem of each pod, and all problems of the node as one.
+func merged(problems []core.Problem) (out []core.Problem) {
+	at := map[core.PodUID]int{}
+	for _, p := range problems {
+		i, before := at[p.Pod]
+		switch {
+		case !before:
+			at[p.Pod] = len(out)
+			out = append(out, p)
+		case p.Pod == "":
+			out[i].Why += "; " + p.Why
+		}
+	}
+	return out
 }
 
 // waitReporter reports what a node and its pods wait for.
