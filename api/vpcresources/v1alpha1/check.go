@@ -9,7 +9,7 @@ import (
 )
 
 // What can be wrong with a ledger that was read: one that was edited by hand, or written by another
-// version. The API server refuses most of it, but not where another definition is installed.
+// version. The API server checks nothing of it.
 var (
 	// ErrOtherInstance: the ledger is of another instance, which had the same node name.
 	ErrOtherInstance = errors.New("the record is of another instance")
@@ -17,9 +17,11 @@ var (
 	ErrVLAN = errors.New("invalid VLAN")
 	// ErrPhase: a phase that this version does not have.
 	ErrPhase = errors.New("unknown phase")
+	// ErrMode: a mode that this version does not have.
+	ErrMode = errors.New("unknown mode")
 	// ErrIncomplete: a record lacks what its phase requires.
 	ErrIncomplete = errors.New("incomplete record")
-	// ErrMalformed: an id, MAC, address or range that cannot be read.
+	// ErrMalformed: an id, MAC, address, range or number that cannot be read, or the ledger itself.
 	ErrMalformed = errors.New("malformed value")
 	// ErrHeldTwice: two records have the same interface, association, MAC or address.
 	ErrHeldTwice = errors.New("held by two records")
@@ -43,17 +45,11 @@ func (l *BranchLedger) Check(instance string) []error {
 		return nil
 	}
 	c := checker{held: map[string]int32{}}
-	if !instanceID.MatchString(l.InstanceID) {
-		c.add("instanceID %q: %w", l.InstanceID, ErrMalformed)
-	} else if l.InstanceID != instance {
-		c.add("instanceID %s, and the node is %s: %w", l.InstanceID, instance, ErrOtherInstance)
+	if l.Unreadable != "" {
+		c.add("%s: %w", l.Unreadable, ErrMalformed)
+		return c.errs
 	}
-	if l.LastVLAN < 0 || l.LastVLAN > MaxVLAN {
-		c.add("lastVLAN %d: must be from 0 to %d: %w", l.LastVLAN, MaxVLAN, ErrVLAN)
-	}
-	if l.Trunk != nil {
-		c.trunk(l.Trunk)
-	}
+	c.node(l, instance)
 	owners := c.vlans(l.VLANs)
 	ids, vlans := map[string]bool{}, map[int32]bool{}
 	for i := range l.Branches {
@@ -93,6 +89,27 @@ func (c *checker) add(format string, args ...any) {
 	c.errs = append(c.errs, fmt.Errorf("status.trunkline: "+c.at+format, args...))
 }
 
+// node checks what is of the instance and its trunk.
+func (c *checker) node(l *BranchLedger, instance string) {
+	if !instanceID.MatchString(l.InstanceID) {
+		c.add("instanceID %q: %w", l.InstanceID, ErrMalformed)
+	} else if l.InstanceID != instance {
+		c.add("instanceID %s, and the node is %s: %w", l.InstanceID, instance, ErrOtherInstance)
+	}
+	if l.LastVLAN < 0 || l.LastVLAN > MaxVLAN {
+		c.add("lastVLAN %d: must be from 0 to %d: %w", l.LastVLAN, MaxVLAN, ErrVLAN)
+	}
+	if l.Mode != nil && !l.Mode.Mode.Known() {
+		c.add("mode %q: %w", l.Mode.Mode, ErrMode)
+	}
+	if l.Host != nil && l.Host.Interfaces < 1 {
+		c.add("host: interfaces %d: must be positive: %w", l.Host.Interfaces, ErrMalformed)
+	}
+	if l.Trunk != nil {
+		c.trunk(l.Trunk)
+	}
+}
+
 // vlans returns the owners of VLANs; it leaves those out that cool down.
 func (c *checker) vlans(list []VLANRecord) map[int32]string {
 	owners, seen := map[int32]string{}, map[int32]bool{}
@@ -125,6 +142,9 @@ func (c *checker) trunk(t *TrunkRecord) {
 	}
 	if t.ENIID == "" && t.Phase != TrunkCreating {
 		c.add("eniID is missing in the phase %s: %w", t.Phase, ErrIncomplete)
+	}
+	if t.DeviceIndex < 0 {
+		c.add("deviceIndex %d: must not be negative: %w", t.DeviceIndex, ErrMalformed)
 	}
 	c.id("eniID", t.ENIID, 0)
 	c.mac(t.MAC, 0)

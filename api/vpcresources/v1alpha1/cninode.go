@@ -81,10 +81,13 @@ type CNINodeStatus struct {
 	NodeNetworkState *NodeNetworkState `json:"nodeNetworkState,omitempty"`
 	// Trunkline is the record of Trunkline's controller where it owns the trunk. AWS's
 	// definition has no such field, and the API server drops it there: write it with
-	// fieldValidation=Strict, so that such a write is an error. It is written as a whole: owners of its
-	// fields would double its size, and a write of 50 branches would take the API server twice as long.
+	// fieldValidation=Strict, so that such a write is an error. It is written as a whole, without owners of its
+	// fields, and has no schema: both would take the API server several times as long as the write.
 	// +optional
 	// +structType=atomic
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
 	Trunkline *BranchLedger `json:"trunkline,omitempty"`
 }
 

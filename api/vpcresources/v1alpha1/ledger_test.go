@@ -60,6 +60,10 @@ func TestALedgerThatWasChangedByHandIsRefusedByName(t *testing.T) {
 		{"a VLAN of another branch", func(l *ledgers) { l.VLANs[2].Owner = "t9" }, v1alpha1.ErrVLAN, "t9"},
 		{"a VLAN that cools down", func(l *ledgers) { l.Branches[1].VLANID = 2 }, v1alpha1.ErrVLAN, "branches[1]"},
 		{"the search for a VLAN starts outside the range", func(l *ledgers) { l.LastVLAN = 121 }, v1alpha1.ErrVLAN, "lastVLAN"},
+		{"a mode of a later version", func(l *ledgers) { l.Mode = &v1alpha1.ModeRecord{Mode: "later", Reason: "R"} }, v1alpha1.ErrMode, "later"},
+		{"no mode chosen", func(l *ledgers) { l.Mode = &v1alpha1.ModeRecord{Reason: "R"} }, nil, ""},
+		{"a host without interfaces", func(l *ledgers) { l.Host = &v1alpha1.HostRecord{} }, v1alpha1.ErrMalformed, "interfaces"},
+		{"a trunk with a device index below 0", func(l *ledgers) { l.Trunk.DeviceIndex = -1 }, v1alpha1.ErrMalformed, "deviceIndex"},
 		{"a phase of a later version", func(l *ledgers) { l.Branches[1].Phase = "Renaming" }, v1alpha1.ErrPhase, "Renaming"},
 		{"a trunk phase of a later version", func(l *ledgers) { l.Trunk.Phase = "Renaming" }, v1alpha1.ErrPhase, "trunk"},
 		{"a ready trunk without its interface", func(l *ledgers) { l.Trunk.ENIID = "" }, v1alpha1.ErrIncomplete, "eniID"},
@@ -140,6 +144,34 @@ func TestAPodHasTheBranchesOfItsUIDOnItsInstance(t *testing.T) {
 	}
 }
 
+// The API server accepts any object as a ledger.
+func TestALedgerOfAnyFormIsDecodedAndRefusedByName(t *testing.T) {
+	for text, names := range map[string]string{
+		`{"instanceID":"` + instance + `"}`:                                      "",
+		`{"instanceID":7}`:                                                       "instanceID",
+		`{"instanceID":"` + instance + `","branches":"none"}`:                    "branches",
+		`{"instanceID":"` + instance + `","branches":[{"vlanID":"1"}]}`:          "vlanID",
+		`{"instanceID":"` + instance + `","vlans":[{"vlanID":99999999999}]}`:     "vlanID",
+		`{"instanceID":"` + instance + `","observedAt":"yesterday"}`:             "yesterday",
+		`{"instanceID":"` + instance + `","branches":[{"since":{"day":"one"}}]}`: "",
+		`"none"`: "string",
+		`[]`:     "array",
+	} {
+		var list v1alpha1.CNINodeList
+		if err := json.Unmarshal([]byte(`{"items":[{"status":{"trunkline":`+text+`}},{"metadata":{"name":"other"}}]}`), &list); err != nil || len(list.Items) != 2 || list.Items[1].Name != "other" {
+			t.Errorf("%s keeps a client from reading all objects: %v", text, err)
+			continue
+		}
+		errs := list.Items[0].Status.Trunkline.Check(instance)
+		if valid := len(errs) == 0; valid != (text == `{"instanceID":"`+instance+`"}`) {
+			t.Errorf("%s: %v", text, errs)
+		}
+		if err := errors.Join(errs...); err != nil && (!errors.Is(err, v1alpha1.ErrMalformed) || !strings.Contains(err.Error(), "status.trunkline: ") || !strings.Contains(err.Error(), names)) {
+			t.Errorf("%s: %v, want %q", text, err, names)
+		}
+	}
+}
+
 // Whatever the status has, Check does not panic, and a status without errors keeps every VLAN,
 // interface and address to one holder, and is the same once written and read again.
 func FuzzStatus(f *testing.F) {
@@ -154,6 +186,12 @@ func FuzzStatus(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var s v1alpha1.CNINodeStatus
+		if json.Valid(text) {
+			if err := json.Unmarshal([]byte(`{"trunkline":`+string(text)+`}`), &s); err != nil {
+				t.Errorf("a ledger that is JSON is not decoded: %v", err)
+			}
+		}
+		s = v1alpha1.CNINodeStatus{}
 		if json.Unmarshal(text, &s) != nil {
 			return
 		}

@@ -80,7 +80,7 @@ func (m *Modes) Choice() groupmode.Choice {
 // recorded is the decision of the controller on this instance.
 func (m *Modes) recorded(object *vpcresources.CNINode) (c groupmode.Choice, ok bool) {
 	l, instance := object.Status.Trunkline, m.State.Node().Instance
-	if l == nil || l.Mode == nil || instance != "" && l.InstanceID != string(instance) {
+	if l == nil || l.Mode == nil || !l.Mode.Mode.Known() || instance != "" && l.InstanceID != string(instance) {
 		return c, false
 	}
 	return groupmode.Choice{Mode: groupmode.Mode(l.Mode.Mode), Reason: groupmode.Reason(l.Mode.Reason), Message: l.Mode.Message}, true

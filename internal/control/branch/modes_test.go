@@ -60,6 +60,7 @@ func TestTheModeOfTheNodeIsTheControllersDecision(t *testing.T) {
 		"no decision":                             {records{object(instance), true}, &big, groupmode.Undecided, "recorded no decision"},
 		"decided":                                 {records{recorded(groupmode.EBPF), true}, &big, groupmode.EBPF, "because"},
 		"decided, the Node is not known":          {records{recorded(groupmode.Own), true}, nil, groupmode.Own, "because"},
+		"a mode of another version":               {records{recorded("later"), true}, &big, groupmode.Undecided, "recorded no decision"},
 		"recorded that it's undecided":            {records{recorded(groupmode.Undecided), true}, &big, groupmode.Undecided, "because"},
 		"AWS's":                                   {records{ofAWS(), true}, &big, groupmode.Managed, "AWS's VPC resource controller owns the CNINode"},
 		"AWS's, a type without a trunk":           {records{ofAWS(), true}, &small, groupmode.EBPF, "t3"},

@@ -1,10 +1,12 @@
 package trunk
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
 )
 
@@ -28,7 +30,7 @@ func TestTheNextPassIsNeverDueInThePast(t *testing.T) {
 }
 
 func TestEachProblemOfANodeIsReportedAndRepeatedBeforeItsEventExpires(t *testing.T) {
-	w, start := waits{}, time.Unix(1_000_000, 0)
+	reporter, epoch := waits{}, time.Unix(1_000_000, 0)
 	of := func(whys ...string) (problems []core.Problem) {
 		problems = []core.Problem{{Pod: "pod", Why: "its subnet is full"}, {Pod: "pod", Why: "of less weight"}}
 		for _, why := range whys {
@@ -36,7 +38,7 @@ func TestEachProblemOfANodeIsReportedAndRepeatedBeforeItsEventExpires(t *testing
 		}
 		return problems
 	}
-	for _, step := range []struct {
+	for _, tt := range []struct {
 		after    time.Duration
 		problems []core.Problem
 		want     []string
@@ -50,17 +52,30 @@ func TestEachProblemOfANodeIsReportedAndRepeatedBeforeItsEventExpires(t *testing
 		{time.Hour + time.Second, nil, nil, 0},
 		{time.Hour + 2*time.Second, of("one"), nil, time.Hour + 12*time.Second},
 	} {
-		report, next := w.update(step.problems, start.Add(step.after))
+		report, next := reporter.update(tt.problems, epoch.Add(tt.after))
 		var got []string
 		for _, p := range report {
 			got = append(got, p.Why)
 		}
 		want := time.Time{}
-		if step.next > 0 {
-			want = start.Add(step.next)
+		if tt.next > 0 {
+			want = epoch.Add(tt.next)
 		}
-		if !slices.Equal(got, step.want) || !next.Equal(want) {
-			t.Errorf("after %v: reported %q, want %q; next after %v, want %v", step.after, got, step.want, next.Sub(start), step.next)
+		if !slices.Equal(got, tt.want) || !next.Equal(want) {
+			t.Errorf("after %v: reported %q, want %q; next after %v, want %v", tt.after, got, tt.want, next.Sub(epoch), tt.next)
 		}
+	}
+}
+
+// What the next process would refuse is no record of a call.
+func TestAnInvalidRecordIsNotWritten(t *testing.T) {
+	rec := newRecord("i-0123456789abcdef0")
+	n := &node{name: "n1", rec: rec, written: written{object: &vpcresources.CNINode{}}}
+	s := rec.state
+	for _, id := range []core.BranchID{"one", "two"} {
+		s.Branches[id] = core.Branch{ID: id, ENI: "eni-0123456789abcdef0", Stage: core.Tagging}
+	}
+	if err := n.write(t.Context(), &vpcresources.CNINode{}, s); !errors.Is(err, vpcresources.ErrHeldTwice) {
+		t.Errorf("two branches with one interface: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package trunk
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -162,7 +163,7 @@ func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
 		l = nil // a decision on another instance
 	}
 	if l != nil {
-		instance = vpc.InstanceID(l.InstanceID) // if it is another one, its branches are deleted first
+		instance = cmp.Or(vpc.InstanceID(l.InstanceID), instance) // if it is another one, its branches are deleted first
 	}
 	if instance == "" {
 		return nil // without a providerID yet

@@ -208,6 +208,38 @@ func TestARecordThatWasChangedByHandStopsTheNode(t *testing.T) {
 	})
 }
 
+// The definition has no schema of the record, so that an edit by hand may have any form.
+func TestARecordThatCannotBeDecodedStopsNoOtherNode(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.policy("web", "web", "web")
+		w.node("n2", "node2")
+		w.start("one", "web")
+		w.elapse(20 * time.Second)
+		w.Put(cniAt, map[string]any{
+			"apiVersion": vpcresources.GroupVersion().String(), "kind": "CNINode", "metadata": map[string]any{"name": "n2"},
+			"spec":   map[string]any{"features": []any{map[string]any{"name": "SecurityGroupsForPods"}}},
+			"status": map[string]any{"trunkline": map[string]any{"instanceID": "i-1", "branches": "none"}},
+		})
+		w.stop()
+		w.boot() // it lists all objects again
+		w.start("two", "web")
+		w.Put(podsAt, podOn("n2", "other", "web", "uid-other"))
+		w.elapse(time.Minute)
+		w.carries("one", "web")
+		w.carries("two", "web")
+		if e := w.branch("other"); e != nil {
+			w.t.Errorf("a pod of the node has %+v", e)
+		}
+		if got := saying(w, "n2", "status.trunkline"); len(got) != 1 || !strings.HasPrefix(got[0], "Warning BranchRecordInvalid: ") {
+			w.t.Errorf("events of the node: %q", got)
+		}
+	}, func(s *cloud.Spec) {
+		second := s.Instances[0]
+		second.Name = "node2"
+		s.Instances = append(s.Instances, second)
+	})
+}
+
 // A write without a reply may have had its effect: the record is read again.
 func TestARecordThatWasWrittenWithoutAReplyIsReadAgain(t *testing.T) {
 	inWorld(t, nil, func(w *world) {

@@ -3,6 +3,7 @@ package trunk
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -34,18 +35,29 @@ func (n *node) write(ctx context.Context, object *vpcresources.CNINode, s core.S
 		return nil // there is nothing to record yet
 	}
 	if len(n.written.tried) > 0 || !sameLedger(l, n.written.object.Status.Trunkline) {
-		if !bare(l) && !slices.Contains(object.Finalizers, finalizer) && object.DeletionTimestamp == nil {
-			if err := n.c.objects.SetFinalizer(ctx, object, finalizer, true); err != nil {
-				return err
-			}
+		if err := writeLedger(ctx, n, object, l); err != nil {
+			return err
 		}
-		next, err := n.c.objects.WriteLedger(ctx, n.written.object, l, n.written.tried...)
-		if err != nil {
-			return n.lost(err, l)
-		}
-		n.written = written{object: next}
 	}
 	n.rec, n.times.bound = rec, time.Time{}
+	return nil
+}
+
+// writeLedger writes a record that the next process can read.
+func writeLedger(ctx context.Context, n *node, object *vpcresources.CNINode, l *vpcresources.BranchLedger) error {
+	if err := errors.Join(l.Check(l.InstanceID)...); err != nil {
+		return fmt.Errorf("the record of node %s would be refused by the next process, and is not written: %w", n.name, err)
+	}
+	if !bare(l) && !slices.Contains(object.Finalizers, finalizer) && object.DeletionTimestamp == nil {
+		if err := n.c.objects.SetFinalizer(ctx, object, finalizer, true); err != nil {
+			return err
+		}
+	}
+	next, err := n.c.objects.WriteLedger(ctx, n.written.object, l, n.written.tried...)
+	if err != nil {
+		return n.lost(err, l)
+	}
+	n.written = written{object: next}
 	return nil
 }
 

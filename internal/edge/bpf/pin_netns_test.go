@@ -91,7 +91,7 @@ func TestAnotherSizeIsMadeBesideWhatIsInForce(t *testing.T) {
 	}
 }
 
-// A datapath beside another one that fails on the way leaves that one open, pinned and in force.
+// If a datapath beside another one cannot be completed, that one stays open, pinned and in force.
 func TestADatapathStaysIfTheOneBesideItFails(t *testing.T) {
 	o := options(bpffs(t))
 	d, _, err := Open(o)

@@ -201,13 +201,13 @@ func (s *Server) remove(resource, key string) object {
 	s.removed[resource] = append(s.removed[resource], o)
 	s.notify(resource, o, nil)
 	if resource == namespaces {
-		s.empty(key)
+		empty(s, key)
 	}
 	return o
 }
 
 // empty deletes all objects in a namespace. The caller holds the lock.
-func (s *Server) empty(namespace string) {
+func empty(s *Server, namespace string) {
 	for resource, rows := range s.rows {
 		for key, o := range rows {
 			if o.text("metadata", "namespace") == namespace {
