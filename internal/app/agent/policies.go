@@ -60,6 +60,7 @@ func newPolicies(a *agent) *policies {
 			d, _, err := bpf.Open(datapath(a.cfg, a.log))
 			return d, err
 		},
+		InForce: func() (string, error) { return bpf.InForce(datapath(a.cfg, a.log)) },
 		Clear: func() error {
 			_, err := bpf.Clear(datapath(a.cfg, a.log))
 			return err

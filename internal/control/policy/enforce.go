@@ -17,33 +17,45 @@ import (
 )
 
 // Adopt opens the programs that an earlier agent left pinned and that go on enforcing, before
-// the first comparison of nftables: without their chain no packet of a pod would pass. If they
-// have maps of another layout, they go on judging until those of this one are written. With maps that no
-// rule has called, no chain calls programs until they are written: nothing was in force, or the maps that
-// were are lost. In the second case the programs at links drop everything meanwhile.
+// the first comparison of nftables: without their chain no packet of a pod would pass. If they cannot be opened,
+// the chain goes on calling them. Without an earlier agent nothing is judged yet.
 func (c *Controller) Adopt(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.open(); err != nil {
 		c.on.orphaned = true
-		return err
+		path, unread := c.InForce()
+		if path != "" {
+			unread = judge(ctx, c.Deps, ruleset.Programs{Forward: path})
+		}
+		return errors.Join(err, unread)
 	}
-	by := ruleset.Programs{Forward: c.datapath.ForwardPath(), Known: true}
+	if found := c.datapath.Found(); found.Forward != "" || !found.Uncalled {
+		c.listing.adopt()
+	}
+	return keep(ctx, c)
+}
+
+// keep has the chain of nftables call what is in force until the policies are written, so that a repair of the
+// chain finds it. That is by the path of the loaded programs, by another one where their maps have been moved
+// or are of another layout, or nothing: then no rule has called programs yet. Where maps in force are lost, the
+// rule holds earlier programs with these maps by the path of the loaded ones; if it is repaired, everything is
+// dropped until the policies are written.
+func keep(ctx context.Context, c *Controller) error {
 	switch found := c.datapath.Found(); {
 	case found.Forward != "":
-		by = ruleset.Programs{Forward: found.Forward}
-	case found.Uncalled:
+		return judge(ctx, c.Deps, ruleset.Programs{Forward: found.Forward})
+	case found.Uncalled && !found.MapsLost:
 		return nil
 	}
-	c.listing.adopt()
-	return judge(ctx, c.Deps, by)
+	return judge(ctx, c.Deps, ruleset.Programs{Forward: c.datapath.ForwardPath(), Known: true})
 }
 
 // call has the chain of nftables call the programs. It needs the first comparison of nftables: a rule with
 // the same path may have others that were pinned there, and are lost or have another path now. It holds
 // them, with their maps, until it is replaced by one with another path.
 func call(ctx context.Context, deps Deps, d *bpf.Datapath) error {
-	if found := d.Found(); found.Lost || found.Forward != "" {
+	if found := d.Found(); found.Lost || found.MapsLost || found.Forward != "" {
 		if err := judge(ctx, deps, ruleset.Programs{Forward: found.Forward}); err != nil {
 			return err
 		}
@@ -80,7 +92,7 @@ func (c *Controller) turnOn(ctx context.Context) error {
 	err := c.begin(ctx)
 	if errors.Is(err, errBeside) {
 		c.Log.Info("policies are written to other maps, because those in force have no space beside them or other numbers of endpoints")
-		if err = makeBeside(ctx, c); err == nil {
+		if c.datapath, err = c.datapath.Beside(); err == nil {
 			err = c.begin(ctx)
 		}
 	}
@@ -97,23 +109,14 @@ func (c *Controller) turnOn(ctx context.Context) error {
 	return nil
 }
 
-// makeBeside makes other maps. Those in force have another path then, by which a repair of nftables must find
-// them for as long as the new ones are not called.
-func makeBeside(ctx context.Context, c *Controller) (err error) {
-	if c.datapath, err = c.datapath.Beside(); err != nil {
-		return err
-	}
-	if earlier := c.datapath.Found().Forward; earlier != "" {
-		return judge(ctx, c.Deps, ruleset.Programs{Forward: earlier})
-	}
-	return nil
-}
-
 func (c *Controller) begin(ctx context.Context) error {
 	if index, err := c.Links.Index(ipvsLink); err == nil && index != 0 {
 		return errIPVS
 	}
 	if err := c.open(); err != nil {
+		return err
+	}
+	if err := keep(ctx, c); err != nil {
 		return err
 	}
 	earlier, stay, err := c.datapath.DeleteUnused()
@@ -139,11 +142,14 @@ func (c *Controller) begin(ctx context.Context) error {
 	if err := c.place(ctx); err != nil {
 		return err
 	}
+	if err := c.prune(); err != nil {
+		return err
+	}
 	change := c.engine.Commit()
 	if err := fits(c.datapath, change, stay); err != nil {
 		return err
 	}
-	if err := errors.Join(c.writer().change(change), c.prune()); err != nil {
+	if err := c.writer().change(change); err != nil {
 		return err
 	}
 	if err := call(ctx, c.Deps, c.datapath); err != nil {
@@ -274,7 +280,8 @@ func (c *Controller) place(ctx context.Context) error {
 	return nil
 }
 
-// prune removes links and addresses of endpoints that ended while no controller ran.
+// prune removes links and addresses of endpoints that ended while no policies were written: another pod may get the
+// address meanwhile, and would be judged by what is in force for the earlier one.
 func (c *Controller) prune() error {
 	links, err := c.datapath.Maps.Links.All()
 	if err != nil {

@@ -154,6 +154,7 @@ func (r *rig) start() {
 	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: r.copied, Log: log, Changed: func() { c.Loop.Mark() }})
 	c = New(Deps{
 		Log: log, State: r.store, Objects: objects, Pods: r, Events: &r.events, Links: r.host, Judge: r.judge, Report: func() {}, Drift: prometheus.NewCounter(prometheus.CounterOpts{Name: "drift"}), Registry: prometheus.NewRegistry(),
+		InForce: func() (string, error) { return bpf.InForce(bpf.Options{BPFFS: r.bpffs, Dir: "tl-test"}) },
 		Open: func() (*bpf.Datapath, error) {
 			d, _, err := bpf.Open(bpf.Options{BPFFS: r.bpffs, Dir: "tl-test", Netns: r.node.Open(r.t), Log: log, Sizes: r.sizes})
 			return d, err

@@ -70,6 +70,8 @@ type Deps struct {
 	Events  Events
 	// Open opens the programs and their maps. It is called when the first policy comes.
 	Open func() (*bpf.Datapath, error)
+	// InForce returns the pin of the program that judges, without opening it; empty without one.
+	InForce func() (string, error)
 	// Clear removes what an earlier agent left of them: programs at links, and pins. It may be repeated.
 	Clear func() error
 	Links Links
@@ -182,7 +184,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 		c.Objects.Take() // turnOn asks for all again
 		c.metrics.forget()
 		c.faults = newFaults()
-		return time.Time{}, c.turnOff(ctx)
+		return time.Time{}, endEnforcement(ctx, c)
 	}
 	if !c.on.Load() {
 		if !complete {
@@ -203,6 +205,15 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	}
 	err = compare(ctx, c, full)
 	return c.faults.next, err
+}
+
+// endEnforcement turns enforcement off. If that fails, policies that follow are compiled with all objects.
+func endEnforcement(ctx context.Context, c *Controller) error {
+	err := c.turnOff(ctx)
+	if err == nil {
+		return nil
+	}
+	return errors.Join(c.problem.note(c.Deps, fmt.Errorf("deleted network policies are still enforced: %w", err)), reset(c))
 }
 
 // Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it

@@ -172,8 +172,8 @@ func TestProgramsThatAreNotAdoptedAreRemovedWithoutPolicies(t *testing.T) {
 	of := &cluster{known: true, synced: true}
 	c := New(Deps{
 		Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Objects: of, Pods: of, Events: of, Links: noLinks{}, Registry: prometheus.NewRegistry(),
-		Open:   func() (*bpf.Datapath, error) { return nil, errors.New("no memory") },
-		Clear:  func() error { cleared++; return fails },
+		Open:  func() (*bpf.Datapath, error) { return nil, errors.New("no memory") },
+		Clear: func() error { cleared++; return fails }, InForce: func() (string, error) { return "", nil },
 		Judge:  func(context.Context, ruleset.Programs) error { judged++; return nil },
 		Report: func() {},
 	})

@@ -3,18 +3,24 @@
 package policy
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
 )
 
 // rules are what the node's rules of nftables call.
 type rules struct {
 	unstarted bool // they have not been compared yet
+	adopted   error
 	policy    atomic.Pointer[ruleset.Programs]
 }
 
@@ -25,9 +31,7 @@ func (r *rig) settle(c *Controller) {
 	r.policy.Store(&ruleset.Programs{})
 	if len(r.pinned()) > 0 {
 		r.unstarted = true
-		if err := c.Adopt(r.t.Context()); err != nil {
-			r.t.Fatal(err)
-		}
+		r.adopted = c.Adopt(r.t.Context())
 		r.unstarted = false
 	}
 	r.repair()
@@ -75,5 +79,85 @@ func TestTheRuleWithLostMapsIsReplaced(t *testing.T) {
 			r.waitUntil("port 81 allowed", func() bool { _, err := r.dial("a", "b", 81); return err == nil })
 			r.mustNotReach("a", "b", 80)
 		})
+	}
+}
+
+// What is in force goes on where the next agent cannot open it.
+func TestProgramsThatCannotBeOpenedStayInForce(t *testing.T) {
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	r.echo("b", 80)
+	r.echo("b", 81)
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("policies enforced", r.Enforcing)
+	r.stop()
+	r.sizes["tl_none"] = 1 // there is no such map
+	r.start()
+	if r.adopted == nil {
+		t.Fatal("adopted with a map that does not exist")
+	}
+	r.waitUntil("a problem", func() bool { return r.Problem() != "" })
+	r.mustReach("a", "b", 80)
+	r.mustNotReach("a", "b", 81)
+	r.stop()
+	delete(r.sizes, "tl_none")
+	r.start()
+	r.waitUntil("policies enforced again", r.Enforcing)
+	r.mustReach("a", "b", 80)
+	r.mustNotReach("a", "b", 81)
+}
+
+// Policies that are deleted while their end fails are not in force with those that follow.
+func TestPoliciesAfterAFailedEndAreCompiledWithAllChanges(t *testing.T) {
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	r.echo("a", 80)
+	r.echo("b", 81)
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("policies enforced", r.Enforcing)
+	r.mustNotReach("a", "b", 81)
+	ends := errors.New("the rules of nftables cannot be written")
+	r.broken = func() error {
+		if r.policy.Load().Forward == "" {
+			return ends
+		}
+		return nil
+	}
+	r.server.Delete(networkPolicies, "default/of-b")
+	r.waitUntil("a failed end", func() bool { return strings.Contains(r.Problem(), "still enforced") })
+	r.server.Put(networkPolicies, allow("a", "none", 80))
+	r.waitUntil("the deleted policy ends", func() bool { _, err := r.dial("a", "b", 81); return err == nil && r.Enforcing() })
+	r.mustNotReach("b", "a", 80)
+	if problem := r.Problem(); problem != "" {
+		t.Errorf("then: %s", problem)
+	}
+}
+
+// Another pod may get the address of one that ends while no policies can be written.
+func TestAnEndpointThatEndsWhilePoliciesDoNotFitLeavesTheMaps(t *testing.T) {
+	r := newSizedRig(t, map[string]uint32{"tl_ports": 64})
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("policies enforced", r.Enforcing)
+	r.stop()
+	r.server.Put(networkPolicies, withPorts("a", "b", apart(100)...))
+	r.start()
+	r.waitUntil("a problem", func() bool { return r.Problem() != "" })
+	b := r.endpoint("b")
+	statetest.Update(t, r.store, func(tx *state.Tx) error { tx.Delete(b.ID); return nil })
+	r.retried()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id, found, err := r.datapath.Maps.Addresses.Get(bpf.AddressOf(b.Addresses.Primary())); found || err != nil {
+		t.Errorf("its address has endpoint %d (%v)", id, err)
+	}
+	if set := r.datapath.State.InForce(b.ID); set != bpf.SetNone {
+		t.Errorf("set %d is in force for it", set)
 	}
 }

@@ -68,6 +68,31 @@ func findLeftover(o Options, links *netlink.Handle) (l Leftover, err error) {
 	return l, nil
 }
 
+// InForce returns the pin of the program forward with the maps that are in force, of any version; empty without one.
+// It loads nothing, so that a rule of nftables can go on calling it where Open fails. Only BPFFS and Dir of the
+// options are read.
+func InForce(o Options) (string, error) {
+	parent := filepath.Join(o.BPFFS, o.Dir)
+	entries, err := os.ReadDir(parent)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("list pins of policy programs: %w", err)
+	}
+	for _, e := range entries {
+		dir := filepath.Join(parent, e.Name())
+		if uncalled(dir) {
+			continue
+		}
+		pinned, err := filepath.Glob(filepath.Join(dir, programsPrefix+"*", forward))
+		if err != nil {
+			return "", fmt.Errorf("list programs of layout %s: %w", e.Name(), err)
+		}
+		if len(pinned) > 0 {
+			return pinned[0], nil
+		}
+	}
+	return "", nil
+}
+
 // filtered reports whether a link has a filter of ours, of any version.
 func filtered(links *netlink.Handle, link int) (bool, error) {
 	at := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: link}}

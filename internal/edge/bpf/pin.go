@@ -31,6 +31,9 @@ type Found struct {
 	// Uncalled is set while no rule of nftables has called the programs with these maps: nothing of them
 	// is in force.
 	Uncalled bool
+	// MapsLost is set while that is so, and these maps are in the place of maps in force that were damaged or
+	// missing: a rule of nftables with the path of the loaded programs may hold earlier ones, with those maps.
+	MapsLost bool
 }
 
 // What Open did. Beside: maps were created beside pinned ones, which are in Found.Old.
@@ -48,6 +51,13 @@ const earlierSuffix = "-earlier"
 // uncalledName is a directory beside the pins of maps until Called removes it. Maps without it have been
 // called: also those of earlier agents, which made none.
 const uncalledName = "uncalled"
+
+// replacedName is one in the same place, if the maps are in the place of maps in force that were lost.
+const replacedName = "replaced"
+
+// asideSuffix ends the name of the directory of maps that were not called, while those in their place are
+// completed.
+const asideSuffix = "-aside"
 
 // Mount mounts a bpffs at a directory if there is none.
 func Mount(dir string) error {
@@ -77,8 +87,7 @@ type pins struct {
 	found  Found
 	// beside: new maps are made although pinned ones could be adopted.
 	beside bool
-	// moved: the pinned ones have the earlier directory.
-	moved bool
+	moved  string // the directory that the pinned ones have then
 }
 
 func newPins(o Options, spec *ebpf.CollectionSpec) *pins {
@@ -156,12 +165,14 @@ func (p *pins) makeBeside(have map[string]*ebpf.Map) (map[string]*ebpf.Map, erro
 	}
 	earlier := p.dir + earlierSuffix
 	if uncalled(p.dir) {
-		err = os.RemoveAll(p.dir)
-	} else if err = os.RemoveAll(earlier); err == nil {
-		err = unix.Rename(p.dir, earlier) // of a bpffs: nothing to sync
-		p.moved = err == nil
+		earlier = p.dir + asideSuffix
 	}
-	if err != nil {
+	if err = os.RemoveAll(earlier); err == nil {
+		err = unix.Rename(p.dir, earlier) // of a bpffs: nothing to sync
+	}
+	if err == nil {
+		p.moved = earlier
+	} else {
 		return created, fmt.Errorf("move pins aside: %w", err)
 	}
 	return created, p.pin(created)
@@ -169,12 +180,12 @@ func (p *pins) makeBeside(have map[string]*ebpf.Map) (map[string]*ebpf.Map, erro
 
 // moveBack gives pinned maps their directory again, after those beside them could not be completed.
 func (p *pins) moveBack() error {
-	if !p.moved {
+	if p.moved == "" {
 		return nil
 	}
 	err := os.RemoveAll(p.dir)
 	if err == nil {
-		err = unix.Rename(p.dir+earlierSuffix, p.dir)
+		err = unix.Rename(p.moved, p.dir)
 	}
 	if err != nil {
 		return fmt.Errorf("move pins back: %w", err)
@@ -198,11 +209,26 @@ func (p *pins) adoptMaps() (have map[string]*ebpf.Map, err error) {
 			}
 			_ = m.Close()
 		}
+		if denied(path, err) {
+			return have, fmt.Errorf("%w: map %s: %w", errDenied, name, err)
+		}
 		if err := p.remove(path, err.Error()); err != nil {
 			return have, err
 		}
 	}
 	return have, nil
+}
+
+// errDenied means that the process may not open a pin, as SELinux can decide. That is no damage of it.
+var errDenied = errors.New("a pin may not be opened")
+
+// denied reports whether err, of opening a path, is such. The kernel gives the same error for a directory.
+func denied(path string, err error) bool {
+	if !errors.Is(err, fs.ErrPermission) {
+		return false
+	}
+	is, unread := os.Stat(path)
+	return unread != nil || !is.IsDir()
 }
 
 // compatible compares a pinned map with its description, and notes another size.
@@ -249,6 +275,11 @@ func (p *pins) pin(all map[string]*ebpf.Map) error {
 	if err := os.MkdirAll(filepath.Join(p.dir, uncalledName), 0o700); err != nil {
 		return fmt.Errorf("make directory of pins: %w", err)
 	}
+	if p.found.Maps == Replaced {
+		if err := os.MkdirAll(filepath.Join(p.dir, replacedName), 0o700); err != nil {
+			return fmt.Errorf("make directory of pins: %w", err)
+		}
+	}
 	for name, m := range all {
 		if err := m.Pin(filepath.Join(p.dir, name)); err != nil {
 			return fmt.Errorf("pin map %s: %w", name, err)
@@ -266,6 +297,9 @@ func (p *pins) programs(with map[string]*ebpf.Map) (map[string]*ebpf.Program, er
 		if err == nil {
 			p.found.Programs, p.found.Lost = Adopted, false
 			return have, nil
+		}
+		if errors.Is(err, errDenied) {
+			return nil, err
 		}
 		p.found.Programs = Replaced
 		if err := p.remove(dir, err.Error()); err != nil {
@@ -311,7 +345,11 @@ func (p *pins) adoptPrograms(dir string, with map[string]*ebpf.Map) (all map[str
 		ids[id] = true
 	}
 	for name, spec := range p.spec.Programs {
-		program, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
+		path := filepath.Join(dir, name)
+		program, err := ebpf.LoadPinnedProgram(path, nil)
+		if denied(path, err) {
+			return all, fmt.Errorf("%w: program %s: %w", errDenied, name, err)
+		}
 		if err != nil {
 			return all, fmt.Errorf("pinned program %s: %w", name, err)
 		}
@@ -355,7 +393,7 @@ func (p *pins) finish() (Found, error) {
 		path := filepath.Join(p.dir, e.Name())
 		_, isMap := p.spec.Maps[e.Name()]
 		switch {
-		case isMap || path == p.programsDir() || e.Name() == uncalledName:
+		case isMap || path == p.programsDir() || e.Name() == uncalledName || e.Name() == replacedName:
 		case strings.HasPrefix(e.Name(), programsPrefix):
 			if p.found.Programs == Created {
 				p.found.Programs, p.found.Lost = Replaced, false
@@ -369,6 +407,12 @@ func (p *pins) finish() (Found, error) {
 		}
 	}
 	p.found.Uncalled = uncalled(p.dir)
+	if _, err := os.Stat(filepath.Join(p.dir, replacedName)); err == nil {
+		p.found.MapsLost = p.found.Uncalled
+	}
+	if err := os.RemoveAll(p.dir + asideSuffix); err != nil {
+		return p.found, fmt.Errorf("remove pins of maps that were not called: %w", err)
+	}
 	err = p.others()
 	return p.found, err
 }
@@ -401,10 +445,12 @@ func (p *pins) others() error {
 // Called records that a rule of nftables, which was made for the programs of this datapath, calls them with these
 // maps: they are adopted as what is in force.
 func (d *Datapath) Called() error {
-	if err := os.Remove(filepath.Join(d.dir, uncalledName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("record that the policy programs are called: %w", err)
+	for _, marker := range []string{uncalledName, replacedName} { // in this order: without the first one the second means nothing
+		if err := os.Remove(filepath.Join(d.dir, marker)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("record that the policy programs are called: %w", err)
+		}
 	}
-	d.found.Uncalled, d.found.Lost, d.found.Forward = false, false, ""
+	d.found.Uncalled, d.found.MapsLost, d.found.Lost, d.found.Forward = false, false, false, ""
 	return nil
 }
 
