@@ -153,8 +153,12 @@ func (c *checker) trunk(t *TrunkRecord) {
 
 // call checks what a call without a known outcome must have to be repeated.
 func (c *checker) call(r *CallRecord) {
-	if r != nil && (r.ID == "" || r.Kind == "" || r.Tries < 1) {
+	switch {
+	case r == nil:
+	case r.ID == "" || r.Kind == "" || r.Tries < 1:
 		c.add("call %q of kind %q after %d tries: %w", r.ID, r.Kind, r.Tries, ErrIncomplete)
+	case r.Began.IsZero() || r.At.IsZero():
+		c.add("call %q: began or at is missing: %w", r.ID, ErrIncomplete)
 	}
 }
 
@@ -185,6 +189,11 @@ func (c *checker) stage(b *BranchRecord) {
 	lacks("vlanID", associated && b.VLANID == 0)
 	lacks("pod", bound && b.Pod == nil)
 	lacks("pod.uid", b.Pod != nil && b.Pod.UID == "")
+	lacks("pod.namespace", b.Pod != nil && b.Pod.Namespace == "")
+	lacks("pod.name", b.Pod != nil && b.Pod.Name == "")
+	lacks("subnetID", b.SubnetID == "")
+	lacks("since", b.Since.IsZero())
+	lacks("changed", b.Changed.IsZero())
 }
 
 // values checks the form of a branch's values, and that no other record has them.
@@ -238,15 +247,15 @@ func (c *checker) hold(field, value string, vlan int32) {
 	c.held[key] = vlan
 }
 
+// address checks an address and the range of its subnet. An address outside that is no error of the record: EC2
+// gives it where the range of a subnet was replaced, and the annotation of that branch alone cannot be written.
 func (c *checker) address(field, text, cidr string, vlan int32, family func(netip.Addr) bool) {
-	var subnet netip.Prefix
 	if cidr != "" {
 		p, err := netip.ParsePrefix(cidr)
 		if err != nil || !family(p.Addr()) || p != p.Masked() {
 			c.add("range %q of %s: %w", cidr, field, ErrMalformed)
 			return
 		}
-		subnet = p
 	}
 	if text == "" {
 		return
@@ -255,8 +264,6 @@ func (c *checker) address(field, text, cidr string, vlan int32, family func(neti
 	switch {
 	case err != nil || !family(a) || a.Zone() != "" || a.Is4In6():
 		c.add("%s %q: %w", field, text, ErrMalformed)
-	case subnet.IsValid() && !subnet.Contains(a):
-		c.add("%s %s is outside its subnet %s: %w", field, a, subnet, ErrMalformed)
 	case !c.free:
 		c.hold(field, a.String(), vlan)
 	}

@@ -20,7 +20,7 @@ const instance = "i-0123456789abcdef0"
 func ledger() *v1alpha1.BranchLedger {
 	since := metav1.NewMicroTime(time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC))
 	groups := []string{"sg-0123456789abcdef0"}
-	return &v1alpha1.BranchLedger{
+	l := &v1alpha1.BranchLedger{
 		InstanceID: instance,
 		Trunk:      &v1alpha1.TrunkRecord{Phase: v1alpha1.TrunkReady, ENIID: "eni-0123456789abcdef0", DeviceIndex: 3},
 		LastVLAN:   3,
@@ -33,11 +33,15 @@ func ledger() *v1alpha1.BranchLedger {
 			},
 			{
 				ID: "t2", Phase: v1alpha1.BranchCreating, Since: since, Pod: &v1alpha1.PodReference{UID: "uid-2", Namespace: "shop", Name: "web-2"},
-				Call: &v1alpha1.CallRecord{ID: "t2", Kind: "CreateBranch", Tries: 1, At: since},
+				Call: &v1alpha1.CallRecord{ID: "t2", Kind: "CreateBranch", Tries: 1, Began: since, At: since},
 			},
 			{ID: "t3", VLANID: 3, Phase: v1alpha1.BranchIdle, Since: since, SecurityGroups: groups, ENIID: "eni-0123456789abcdef3", AssociationID: "trunk-assoc-3"},
 		},
 	}
+	for i := range l.Branches {
+		l.Branches[i].Changed, l.Branches[i].SubnetID = since, "subnet-0123456789abcdef0"
+	}
+	return l
 }
 
 func TestALedgerThatWasChangedByHandIsRefusedByName(t *testing.T) {
@@ -89,10 +93,16 @@ func TestALedgerThatWasChangedByHandIsRefusedByName(t *testing.T) {
 		{"an IPv4 address written as IPv6", func(l *ledgers) { l.Branches[0].IPv6, l.Branches[0].SubnetV6CIDR = "::ffff:10.0.1.9", "" }, v1alpha1.ErrMalformed, "ipv6"},
 		{"addresses of a branch that is deleted, given to another", func(l *ledgers) {
 			b := &l.Branches[2]
-			b.Phase, b.Call, b.IPv4, b.IPv6 = v1alpha1.BranchDeleting, &v1alpha1.CallRecord{ID: "d3", Kind: "DeleteBranch", Tries: 2, At: b.Since}, l.Branches[0].IPv4, l.Branches[0].IPv6
+			b.Phase, b.Call, b.IPv4, b.IPv6 = v1alpha1.BranchDeleting, &v1alpha1.CallRecord{ID: "d3", Kind: "DeleteBranch", Tries: 2, Began: b.Since, At: b.Since}, l.Branches[0].IPv4, l.Branches[0].IPv6
 			l.Branches[0], l.Branches[2] = l.Branches[2], l.Branches[0]
 		}, nil, ""},
-		{"an address outside its subnet", func(l *ledgers) { l.Branches[0].IPv4 = "10.0.2.9" }, v1alpha1.ErrMalformed, "10.0.1.0/24"},
+		{"an address outside its subnet, the range of which was replaced", func(l *ledgers) { l.Branches[0].IPv4 = "10.0.2.9" }, nil, ""},
+		{"a pod without a namespace", func(l *ledgers) { l.Branches[0].Pod.Namespace = "" }, v1alpha1.ErrIncomplete, "pod.namespace"},
+		{"a pod without a name", func(l *ledgers) { l.Branches[0].Pod.Name = "" }, v1alpha1.ErrIncomplete, "pod.name"},
+		{"a branch without its subnet", func(l *ledgers) { l.Branches[0].SubnetID = "" }, v1alpha1.ErrIncomplete, "subnetID"},
+		{"a phase that never began", func(l *ledgers) { l.Branches[0].Since = metav1.MicroTime{} }, v1alpha1.ErrIncomplete, "since"},
+		{"a branch that never changed", func(l *ledgers) { l.Branches[0].Changed = metav1.MicroTime{} }, v1alpha1.ErrIncomplete, "changed"},
+		{"a call without the time of its first try", func(l *ledgers) { l.Branches[1].Call.Began = metav1.MicroTime{} }, v1alpha1.ErrIncomplete, "began"},
 		{"a subnet with host bits", func(l *ledgers) { l.Branches[0].SubnetCIDR = "10.0.1.9/24" }, v1alpha1.ErrMalformed, "10.0.1.9/24"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

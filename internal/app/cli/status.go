@@ -233,6 +233,7 @@ func summarise(in clusterState, now time.Time) Status {
 			s.NotServed = append(s.NotServed, n.Name)
 		}
 	}
+	s.records(in)
 	s.withoutNode(in, now)
 	for _, b := range in.brakes {
 		s.Brakes = append(s.Brakes, BrakeLine{Name: b.Name, Freeze: string(b.Spec.Freeze), Nodes: b.Spec.Nodes, Reason: b.Spec.Reason})
@@ -382,6 +383,9 @@ func (s *Status) podGroups(in clusterState, node string) {
 		if in.cniNodes[i].Name != node {
 			continue
 		}
+		if l := in.cniNodes[i].Status.Trunkline; l != nil && l.Unreadable != "" {
+			continue // an error names it
+		}
 		note, refused := podGroups(&in.cniNodes[i])
 		if row := &s.Nodes[len(s.Nodes)-1]; note != "" {
 			row.Notes = append(row.Notes, note)
@@ -389,8 +393,14 @@ func (s *Status) podGroups(in clusterState, node string) {
 		if refused != "" {
 			s.wrong("node "+node, "%s", refused)
 		}
+	}
+}
+
+// records adds the records of branches that the controller refuses, also of nodes that do not exist any more.
+func (s *Status) records(in clusterState) {
+	for i := range in.cniNodes {
 		if err := trunk.CheckRecord(in.cniNodes[i].Status.Trunkline); err != nil {
-			s.wrong("CNINode "+node, "the record of branches is refused: no branch of the node is changed and no pod gets one until it is corrected, or deleted if no pod of the node has a branch: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+			s.wrong("CNINode "+in.cniNodes[i].Name, "the record of branches is refused: no branch of the node is changed and no pod gets one until it is corrected, or deleted if no pod of the node has a branch: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}
 }

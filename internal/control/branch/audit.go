@@ -198,6 +198,10 @@ func (a *Audit) record(w *securitygroup.Wired, e endpoint.Endpoint, object *vpcr
 	if object == nil {
 		return
 	}
+	if l := object.Status.Trunkline; l != nil && l.Unreadable != "" { // the controller reports it
+		w.Record = ""
+		return
+	}
 	for _, b := range object.Status.Trunkline.BranchesOf(string(a.State.Node().Instance), w.UID) {
 		if b.ENIID != w.Branch {
 			continue

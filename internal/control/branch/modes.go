@@ -63,6 +63,9 @@ func (m *Modes) Choice() groupmode.Choice {
 	case object == nil:
 		return undecided("the node has no CNINode: Trunkline's controller creates it: see whether that runs")
 	}
+	if l := object.Status.Trunkline; l != nil && l.Unreadable != "" {
+		return undecided("the record of Trunkline's controller in the CNINode cannot be decoded, and is to be corrected: %s", l.Unreadable)
+	}
 	if c, recorded := m.recorded(object); recorded {
 		return c
 	}

@@ -60,6 +60,7 @@ func TestTheModeOfTheNodeIsTheControllersDecision(t *testing.T) {
 		"no decision":                             {records{object(instance), true}, &big, groupmode.Undecided, "recorded no decision"},
 		"decided":                                 {records{recorded(groupmode.EBPF), true}, &big, groupmode.EBPF, "because"},
 		"decided, the Node is not known":          {records{recorded(groupmode.Own), true}, nil, groupmode.Own, "because"},
+		"a record that cannot be decoded":         {records{unreadable(), true}, &big, groupmode.Undecided, "cannot be decoded"},
 		"a mode of another version":               {records{recorded("later"), true}, &big, groupmode.Undecided, "recorded no decision"},
 		"recorded that it's undecided":            {records{recorded(groupmode.Undecided), true}, &big, groupmode.Undecided, "because"},
 		"AWS's":                                   {records{ofAWS(), true}, &big, groupmode.Managed, "AWS's VPC resource controller owns the CNINode"},
@@ -84,6 +85,13 @@ func TestTheModeOfTheNodeIsTheControllersDecision(t *testing.T) {
 	if got := fixed.Choice(); got.Mode != groupmode.Own || got.Reason != groupmode.BySetting {
 		t.Errorf("the setting own: %s", got)
 	}
+}
+
+// unreadable is a CNINode with a record that was edited by hand.
+func unreadable() *vpcresources.CNINode {
+	n := object(instance)
+	n.Status.Trunkline = &vpcresources.BranchLedger{Unreadable: "branches: not a list"}
+	return n
 }
 
 func TestADecisionOnAnotherInstanceIsNotUsed(t *testing.T) {

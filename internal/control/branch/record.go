@@ -37,6 +37,9 @@ func (c *Controller) verify(ctx context.Context, instance vpc.InstanceID, pod ku
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoRecord, err)
 	}
+	if live != nil && live.Status.Trunkline != nil && live.Status.Trunkline.Unreadable != "" {
+		return fmt.Errorf("%w: it cannot be decoded until it is corrected: %s", errNoRecord, live.Status.Trunkline.Unreadable)
+	}
 	if err := c.agrees(live, instance, pod, entries); err != nil {
 		return refused(err)
 	}

@@ -3,11 +3,14 @@ package trunk
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	core "github.com/trunkline/trunkline/internal/core/trunk"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
 // A time that has passed, of something that a pass could not do, does not have the passes follow each other.
@@ -69,13 +72,20 @@ func TestEachProblemOfANodeIsReportedAndRepeatedBeforeItsEventExpires(t *testing
 
 // What the next process would refuse is no record of a call.
 func TestAnInvalidRecordIsNotWritten(t *testing.T) {
+	client, err := kube.FromREST(kubetest.New(t).REST())
+	if err != nil {
+		t.Fatal(err)
+	}
 	rec := newRecord("i-0123456789abcdef0")
-	n := &node{name: "n1", rec: rec, written: written{object: &vpcresources.CNINode{}}}
+	n := &node{c: &Controller{o: Options{Events: kube.NewEvents(client.Core, "")}}, name: "n1", rec: rec, written: written{object: &vpcresources.CNINode{}}}
 	s := rec.state
 	for _, id := range []core.BranchID{"one", "two"} {
-		s.Branches[id] = core.Branch{ID: id, ENI: "eni-0123456789abcdef0", Stage: core.Tagging}
+		s.Branches[id] = core.Branch{ID: id, ENI: "eni-0123456789abcdef0", Stage: core.Tagging, Subnet: "subnet-0123456789abcdef0", Since: time.Unix(1000, 0), Changed: time.Unix(1000, 0)}
 	}
 	if err := n.write(t.Context(), &vpcresources.CNINode{}, s); !errors.Is(err, vpcresources.ErrHeldTwice) {
 		t.Errorf("two branches with one interface: %v", err)
+	}
+	if !strings.Contains(n.said.record, "eni-0123456789abcdef0") {
+		t.Errorf("reported: %q", n.said.record)
 	}
 }

@@ -165,15 +165,12 @@ func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
 	if l != nil {
 		instance = cmp.Or(vpc.InstanceID(l.InstanceID), instance) // if it is another one, its branches are deleted first
 	}
-	if instance == "" {
+	if instance == "" && l == nil {
 		return nil // without a providerID yet
 	}
 	rec, err := readLedger(l, instance)
 	if err != nil {
-		if why := err.Error(); n.said.record != why {
-			n.said.record = why
-			n.c.o.Events.NodeEvent(n.name, corev1.EventTypeWarning, eventBadRecord, securitygroup.Cut("No branch of the node is changed and no pod gets one until its CNINode is corrected, or deleted if no pod of the node has a branch: "+why))
-		}
+		badRecord(n, "No branch of the node is changed and no pod gets one until its CNINode is corrected, or deleted if no pod of the node has a branch: "+err.Error())
 		return fmt.Errorf("nothing of node %s is changed until its CNINode is corrected, or deleted if no pod of the node has a branch: %w", n.name, err)
 	}
 	n.said.record = ""
@@ -196,6 +193,15 @@ func (n *node) load(object *vpcresources.CNINode, on *corev1.Node) error {
 		n.times.observe = earliest // not those of all nodes at once after a restart
 	}
 	return nil
+}
+
+// badRecord reports once what is wrong with a record.
+func badRecord(n *node, why string) {
+	if n.said.record == why {
+		return
+	}
+	n.said.record = why
+	n.c.o.Events.NodeEvent(n.name, corev1.EventTypeWarning, eventBadRecord, securitygroup.Cut(why))
 }
 
 // settle records the outcomes of calls.

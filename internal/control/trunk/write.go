@@ -46,6 +46,7 @@ func (n *node) write(ctx context.Context, object *vpcresources.CNINode, s core.S
 // writeLedger writes a record that the next process can read.
 func writeLedger(ctx context.Context, n *node, object *vpcresources.CNINode, l *vpcresources.BranchLedger) error {
 	if err := errors.Join(l.Check(l.InstanceID)...); err != nil {
+		badRecord(n, "No branch of the node is changed and no pod gets one, because the record would be refused by the next process: "+err.Error())
 		return fmt.Errorf("the record of node %s would be refused by the next process, and is not written: %w", n.name, err)
 	}
 	if !bare(l) && !slices.Contains(object.Finalizers, finalizer) && object.DeletionTimestamp == nil {
@@ -57,7 +58,7 @@ func writeLedger(ctx context.Context, n *node, object *vpcresources.CNINode, l *
 	if err != nil {
 		return n.lost(err, l)
 	}
-	n.written = written{object: next}
+	n.written, n.said.record = written{object: next}, ""
 	return nil
 }
 

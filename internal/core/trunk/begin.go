@@ -133,6 +133,7 @@ func (s *State) row(a Action, now time.Time) (Branch, error) {
 			return b, fmt.Errorf("%s is not an unowned branch, or another has its VLAN: %w", a.ENI, ErrStale)
 		}
 		b = u.Seen.branch(now)
+		s.vacate(b)
 		delete(s.Unowned, a.ENI)
 	case !known:
 		return b, fmt.Errorf("branch %s does not exist: %w", a.Branch, ErrStale)

@@ -199,7 +199,7 @@ func (w shown) unowned(s State) {
 // reserve gives an unowned branch its VLAN in the ledger, if the VLAN is free or reserved for a
 // branch that is not being associated yet; that one gets another.
 func (w shown) reserve(s State, e Seen) {
-	if e.VLAN == 0 {
+	if e.VLAN < minVLAN || e.VLAN > maxVLAN { // another program's: none is given above it
 		return
 	}
 	v, taken := s.VLANs[e.VLAN]

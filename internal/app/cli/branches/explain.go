@@ -249,6 +249,8 @@ func withoutTrunk(n *v1alpha1.CNINode, branches int) string {
 		return "has no CNINode: its agent creates it if security groups for pods are on"
 	case n.Status.TrunkInterface != nil:
 		return ""
+	case n.Status.Trunkline != nil && n.Status.Trunkline.Unreadable != "":
+		return "has an invalid record in its CNINode: " + n.Status.Trunkline.Unreadable
 	case n.Status.Trunkline != nil && branches == 0 && customRefusal(n.Status.Trunkline) != "":
 		return "gets no branch from the controller: " + customRefusal(n.Status.Trunkline)
 	case n.Status.Trunkline != nil && TrunkRefusal(n.Status.Trunkline) != "":

@@ -86,12 +86,12 @@ func shop() Objects {
 				Trunk:      &v1alpha1.TrunkRecord{Phase: v1alpha1.TrunkReady, ENIID: "eni-0ccccccccccccccc1", DeviceIndex: 3},
 				VLANs:      []v1alpha1.VLANRecord{{VLANID: 3, Owner: "1"}},
 				Branches: []v1alpha1.BranchRecord{{
-					ID: "1", VLANID: 3, Phase: v1alpha1.BranchBound, Since: ago(4 * time.Minute), Pod: &v1alpha1.PodReference{UID: "uid-web", Namespace: "shop", Name: "web"},
+					ID: "1", VLANID: 3, Phase: v1alpha1.BranchBound, Since: ago(4 * time.Minute), Changed: ago(4 * time.Minute), SubnetID: "subnet-0aaaaaaaaaaaaaaa1", Pod: &v1alpha1.PodReference{UID: "uid-web", Namespace: "shop", Name: "web"},
 					SecurityGroups: []string{groupDB, groupAll}, ENIID: branchENI, AssociationID: "trunk-assoc-0aaaaaaaaaaaaaaa1", MAC: "02:00:00:00:00:07",
 					IPv4: "10.0.1.7", SubnetCIDR: "10.0.0.0/20",
 				}, {
-					ID: "2", Phase: v1alpha1.BranchCreating, Since: ago(time.Second), Pod: &v1alpha1.PodReference{UID: "uid-other", Namespace: "shop", Name: "other"},
-					Call: &v1alpha1.CallRecord{ID: "intent-2", Kind: "CreateBranch", Began: ago(time.Second), Tries: 2},
+					ID: "2", Phase: v1alpha1.BranchCreating, Since: ago(time.Second), Changed: ago(time.Second), SubnetID: "subnet-0aaaaaaaaaaaaaaa1", Pod: &v1alpha1.PodReference{UID: "uid-other", Namespace: "shop", Name: "other"},
+					Call: &v1alpha1.CallRecord{ID: "intent-2", Kind: "CreateBranch", Began: ago(time.Second), At: ago(time.Second), Tries: 2},
 				}},
 				Backoffs: []v1alpha1.BackoffRecord{{Key: "subnet-1", Until: ago(-time.Minute), Tries: 3, Reason: "subnet-full", Message: "no free address"}},
 			}},

@@ -83,6 +83,10 @@ func (l *List) own(node string, ledger *v1alpha1.BranchLedger) {
 	if ledger == nil {
 		return
 	}
+	if ledger.Unreadable != "" {
+		l.Trunks = append(l.Trunks, Trunk{Node: node, State: "invalid record", Manager: ManagerTrunkline, Refusal: ledger.Unreadable})
+		return
+	}
 	row := Trunk{Node: node, State: "none", Manager: ManagerTrunkline, Delays: delays(ledger), Refusal: customRefusal(ledger)}
 	if c := ledger.CustomNetworking; c != nil {
 		row.ENIConfig = c.ENIConfig
