@@ -60,6 +60,8 @@ func (f *File) chain(ctx context.Context, inUse cniconf.File) (chain, []cniconf.
 	case errors.Is(err, cniplugin.ErrBroken):
 		return lacks(problem(cniconf.ReasonBroken,
 			"%v: it is not called, and %s; remove it and delete the agent's pod of this node: its init container then installs one", err, alone))
+	case errors.Is(err, cniplugin.ErrNoLoader): // it may run on the node
+		supported = []string{cniconf.Assumed}
 	case err != nil:
 		supported = []string{cniconf.Assumed}
 		problems = append([]cniconf.Problem{problem(cniconf.ReasonSilent,

@@ -89,6 +89,15 @@ func TestAPluginThatAnotherProgramChainedStays(t *testing.T) {
 	}
 }
 
+// Bottlerocket's portmap is linked to libraries that the agent's image does not have.
+func TestAPortmapThatOnlyTheNodeCanRunIsChainedWithoutAProblem(t *testing.T) {
+	s := newScene(t)
+	s.silent = fmt.Errorf("%w: no loader", cniplugin.ErrNoLoader)
+	s.write(t)
+	s.wantPlugins(t, "1.0.0", PluginName, portmap)
+	s.wantProblems(t)
+}
+
 // What other programs chained to AWS's plugin is called for new pods after the move too.
 func TestPluginsChainedToAWSsAreTakenOverIfTheNodeHasThem(t *testing.T) {
 	s := newScene(t)

@@ -25,6 +25,10 @@ const FieldOwner = "trunkline-agent"
 // shows that the agent runs, and the leak collector relies on it.
 const reportEvery = time.Minute
 
+// conditionEvery is the same of the Node's condition, which every watcher of Nodes gets: as often as the kubelet writes
+// an unchanged status. Source: nodeStatusReportFrequency of the kubelet's configuration.
+const conditionEvery = 5 * time.Minute
+
 // reportWithin bounds a report to a server that does not respond: the next report
 // replaces it.
 const reportWithin = 15 * time.Second
@@ -114,7 +118,7 @@ func (w *networkWriter) apply(ctx context.Context, obj *trunkline.NodeNetwork, s
 
 // SetNetworkUnavailable sets the Node's condition of that name. The scheduler does not
 // bind pods to the node while it is true; an agent sets it to false once it can serve an
-// ADD. reason is one CamelCase word. An equal condition is written at most once a minute.
+// ADD. reason is one CamelCase word. An equal condition is written at most once in conditionEvery.
 func (c *Cluster) SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error {
 	status := corev1.ConditionFalse
 	if unavailable {
@@ -131,7 +135,7 @@ func (c *Cluster) SetNetworkUnavailable(ctx context.Context, unavailable bool, r
 	if was.Status == status {
 		next.LastTransitionTime = was.LastTransitionTime
 	}
-	unchanged := time.Since(w.availableAt) < reportEvery && was.Status == status && was.Reason == reason && was.Message == message
+	unchanged := time.Since(w.availableAt) < conditionEvery && was.Status == status && was.Reason == reason && was.Message == message
 	w.mu.Unlock()
 	if unchanged {
 		return nil

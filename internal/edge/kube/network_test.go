@@ -29,15 +29,19 @@ func (a *accepting) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// The age of a report shows that the agent runs: the leak collector relies on it.
-func TestAnUnchangedReportIsWrittenEveryMinute(t *testing.T) {
-	for name, report := range map[string]func(context.Context, *kube.Cluster) error{
-		"NodeNetwork": func(ctx context.Context, c *kube.Cluster) error {
+// The age of a report shows that the agent runs: the leak collector relies on it. The Node's condition is written less
+// often, because all watchers of Nodes get it.
+func TestAnUnchangedReportIsWrittenAtIntervals(t *testing.T) {
+	for name, tt := range map[string]struct {
+		report func(context.Context, *kube.Cluster) error
+		every  time.Duration
+	}{
+		"NodeNetwork": {func(ctx context.Context, c *kube.Cluster) error {
 			return c.WriteNetwork(ctx, trunkline.NodeNetworkStatus{InstanceID: "i-1"})
-		},
-		"Node": func(ctx context.Context, c *kube.Cluster) error {
+		}, time.Minute},
+		"Node": {func(ctx context.Context, c *kube.Cluster) error {
 			return c.SetNetworkUnavailable(ctx, false, "TrunklineReady", "pods are wired")
-		},
+		}, 5 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := &accepting{}
@@ -50,9 +54,9 @@ func TestAnUnchangedReportIsWrittenEveryMinute(t *testing.T) {
 				for _, step := range []struct {
 					later time.Duration
 					want  int32 // patches in all
-				}{{0, 1}, {59 * time.Second, 1}, {time.Second, 2}, {30 * time.Second, 2}, {10 * time.Minute, 3}} {
+				}{{0, 1}, {tt.every - time.Second, 1}, {time.Second, 2}, {tt.every / 2, 2}, {10 * tt.every, 3}} {
 					time.Sleep(step.later)
-					if err := report(t.Context(), c); err != nil {
+					if err := tt.report(t.Context(), c); err != nil {
 						t.Fatal(err)
 					}
 					if got := server.patches.Load(); got != step.want {
