@@ -90,14 +90,7 @@ func TestALinkThatTakesNoProgramsIsCutOffAndAllOthersAreEnforced(t *testing.T) {
 
 // Another program takes the qdisc away with the programs, while the agent runs.
 func TestProgramsThatAreRemovedAreAttachedAgainAndReportedAsDrift(t *testing.T) {
-	r := newRig(t)
-	r.waitUntil("policies known", r.Objects.Known)
-	r.add("a")
-	r.add("b")
-	r.echo("b", 80)
-	r.echo("b", 81)
-	r.server.Put(networkPolicies, allow("b", "a", 80))
-	r.waitUntil("policies enforced", r.Enforcing)
+	r := newIsolating(t)
 	audited := func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()

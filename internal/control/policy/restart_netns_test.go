@@ -54,18 +54,25 @@ func (r *rig) flush() {
 	r.repair()
 }
 
+// newIsolating is a node with the pods a and b, of which b serves two ports and a policy allows a the port 80.
+func newIsolating(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	r.echo("b", 80)
+	r.echo("b", 81)
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("policies enforced", r.Enforcing)
+	return r
+}
+
 // A rule of nftables holds the program that it was made for, with its maps, whatever is pinned at its path later.
 func TestTheRuleWithLostMapsIsReplaced(t *testing.T) {
 	for _, lost := range []string{"tl_classes", "tl_endpoints"} {
 		t.Run(lost, func(t *testing.T) {
-			r := newRig(t)
-			r.waitUntil("policies known", r.Objects.Known)
-			r.add("a")
-			r.add("b")
-			r.echo("b", 80)
-			r.echo("b", 81)
-			r.server.Put(networkPolicies, allow("b", "a", 80))
-			r.waitUntil("policies enforced", r.Enforcing)
+			r := newIsolating(t)
 			r.mustReach("a", "b", 80)
 			r.stop()
 			if err := os.Remove(filepath.Join(r.bpffs, "tl-test", r.pinned()[0], lost)); err != nil {
@@ -84,14 +91,7 @@ func TestTheRuleWithLostMapsIsReplaced(t *testing.T) {
 
 // What is in force goes on where the next agent cannot open it.
 func TestProgramsThatCannotBeOpenedStayInForce(t *testing.T) {
-	r := newRig(t)
-	r.waitUntil("policies known", r.Objects.Known)
-	r.add("a")
-	r.add("b")
-	r.echo("b", 80)
-	r.echo("b", 81)
-	r.server.Put(networkPolicies, allow("b", "a", 80))
-	r.waitUntil("policies enforced", r.Enforcing)
+	r := newIsolating(t)
 	r.stop()
 	r.sizes["tl_none"] = 1 // there is no such map
 	r.start()
@@ -111,14 +111,8 @@ func TestProgramsThatCannotBeOpenedStayInForce(t *testing.T) {
 
 // Policies that are deleted while their end fails are not in force with those that follow.
 func TestPoliciesAfterAFailedEndAreCompiledWithAllChanges(t *testing.T) {
-	r := newRig(t)
-	r.waitUntil("policies known", r.Objects.Known)
-	r.add("a")
-	r.add("b")
+	r := newIsolating(t)
 	r.echo("a", 80)
-	r.echo("b", 81)
-	r.server.Put(networkPolicies, allow("b", "a", 80))
-	r.waitUntil("policies enforced", r.Enforcing)
 	r.mustNotReach("a", "b", 81)
 	ends := errors.New("the rules of nftables cannot be written")
 	r.broken = func() error {

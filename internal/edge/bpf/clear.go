@@ -82,12 +82,8 @@ func InForce(o Options) (string, error) {
 		if uncalled(dir) {
 			continue
 		}
-		pinned, err := filepath.Glob(filepath.Join(dir, programsPrefix+"*", forward))
-		if err != nil {
-			return "", fmt.Errorf("list programs of layout %s: %w", e.Name(), err)
-		}
-		if len(pinned) > 0 {
-			return pinned[0], nil
+		if pinned, err := programOf(dir); pinned != "" || err != nil {
+			return pinned, err
 		}
 	}
 	return "", nil

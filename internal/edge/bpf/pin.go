@@ -87,7 +87,7 @@ type pins struct {
 	found  Found
 	// beside: new maps are made although pinned ones could be adopted.
 	beside bool
-	moved  string // the directory that the pinned ones have then
+	moved  string // the directory that they have then
 }
 
 func newPins(o Options, spec *ebpf.CollectionSpec) *pins {
@@ -139,7 +139,11 @@ func (p *pins) maps() (map[string]*ebpf.Map, error) {
 
 // uncalled reports whether nothing of a directory of maps is in force.
 func uncalled(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, uncalledName))
+	return marked(dir, uncalledName)
+}
+
+func marked(dir, marker string) bool {
+	_, err := os.Stat(filepath.Join(dir, marker))
 	return err == nil
 }
 
@@ -163,18 +167,17 @@ func (p *pins) makeBeside(have map[string]*ebpf.Map) (map[string]*ebpf.Map, erro
 	for _, m := range have {
 		_ = m.Close()
 	}
-	earlier := p.dir + earlierSuffix
+	to := p.dir + earlierSuffix
 	if uncalled(p.dir) {
-		earlier = p.dir + asideSuffix
+		to = p.dir + asideSuffix
 	}
-	if err = os.RemoveAll(earlier); err == nil {
-		err = unix.Rename(p.dir, earlier) // of a bpffs: nothing to sync
+	if err = os.RemoveAll(to); err == nil {
+		err = unix.Rename(p.dir, to) // of a bpffs: nothing to sync
 	}
-	if err == nil {
-		p.moved = earlier
-	} else {
+	if err != nil {
 		return created, fmt.Errorf("move pins aside: %w", err)
 	}
+	p.moved = to
 	return created, p.pin(created)
 }
 
@@ -272,11 +275,12 @@ func (p *pins) newMaps() (map[string]*ebpf.Map, error) {
 
 // pin pins new maps, which have not been called.
 func (p *pins) pin(all map[string]*ebpf.Map) error {
-	if err := os.MkdirAll(filepath.Join(p.dir, uncalledName), 0o700); err != nil {
-		return fmt.Errorf("make directory of pins: %w", err)
-	}
+	markers := []string{uncalledName}
 	if p.found.Maps == Replaced {
-		if err := os.MkdirAll(filepath.Join(p.dir, replacedName), 0o700); err != nil {
+		markers = []string{replacedName, uncalledName} // without the second one the first means nothing
+	}
+	for _, marker := range markers {
+		if err := os.MkdirAll(filepath.Join(p.dir, marker), 0o700); err != nil {
 			return fmt.Errorf("make directory of pins: %w", err)
 		}
 	}
@@ -407,9 +411,7 @@ func (p *pins) finish() (Found, error) {
 		}
 	}
 	p.found.Uncalled = uncalled(p.dir)
-	if _, err := os.Stat(filepath.Join(p.dir, replacedName)); err == nil {
-		p.found.MapsLost = p.found.Uncalled
-	}
+	p.found.MapsLost = p.found.Uncalled && marked(p.dir, replacedName)
 	if err := os.RemoveAll(p.dir + asideSuffix); err != nil {
 		return p.found, fmt.Errorf("remove pins of maps that were not called: %w", err)
 	}
@@ -431,15 +433,24 @@ func (p *pins) others() error {
 		if !p.found.Uncalled || uncalled(filepath.Join(filepath.Dir(p.dir), e.Name())) {
 			continue // these maps are in force, or those are not
 		}
-		pinned, err := filepath.Glob(filepath.Join(filepath.Dir(p.dir), e.Name(), programsPrefix+"*", forward))
+		pinned, err := programOf(filepath.Join(filepath.Dir(p.dir), e.Name()))
 		if err != nil {
-			return fmt.Errorf("list programs of layout %s: %w", e.Name(), err)
+			return err
 		}
-		if len(pinned) > 0 {
-			p.found.Forward = pinned[0]
+		if pinned != "" {
+			p.found.Forward = pinned
 		}
 	}
 	return nil
+}
+
+// programOf returns the pin of the program forward in the directory of a layout; empty without one.
+func programOf(dir string) (string, error) {
+	pinned, err := filepath.Glob(filepath.Join(dir, programsPrefix+"*", forward))
+	if err != nil || len(pinned) == 0 {
+		return "", err // of the pattern
+	}
+	return pinned[0], nil
 }
 
 // Called records that a rule of nftables, which was made for the programs of this datapath, calls them with these
